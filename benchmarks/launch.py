@@ -1,0 +1,79 @@
+"""Running contestants: every measurement is a fresh process that prints one line of JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+READY = "ready"
+"""What a contestant prints when it has warmed up and waits for a line on its standard input."""
+TIME_LIMIT = 900.0
+"""Seconds after which a contestant is given up."""
+
+
+class ContestantFailed(RuntimeError):
+    """A contestant ended without a result."""
+
+
+def run(command: Sequence[str], environment: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """Run one contestant to its end and return what it measured."""
+    process = _start(command, environment)
+    return _result(process, command)
+
+
+def run_together(commands: Sequence[Sequence[str]]) -> list[dict[str, Any]]:
+    """Run contestants at the same time; all begin to measure only when the last of them has warmed up.
+
+    They must have been given `--barrier`.
+    """
+    processes = [_start(command, None) for command in commands]
+    try:
+        for process, command in zip(processes, commands, strict=True):
+            assert process.stdout is not None
+            if process.stdout.readline().strip() != READY:
+                _result(process, command)
+                raise ContestantFailed(f"{_name(command)} did not wait for the others")
+        for process in processes:
+            assert process.stdin is not None
+            process.stdin.write("go\n")
+            process.stdin.flush()
+        return [_result(process, command) for process, command in zip(processes, commands, strict=True)]
+    finally:
+        for process in processes:
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+
+
+def _start(command: Sequence[str], environment: Mapping[str, str] | None) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        list(command),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | dict(environment or {}),
+    )
+
+
+def _result(process: subprocess.Popen[str], command: Sequence[str]) -> dict[str, Any]:
+    try:
+        output, errors = process.communicate(timeout=TIME_LIMIT)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.communicate()
+        raise ContestantFailed(f"{_name(command)} took longer than {TIME_LIMIT:.0f} s") from None
+    lines = [line for line in output.splitlines() if line.startswith("{")]
+    if process.returncode or not lines:
+        last_words = " | ".join(errors.strip().splitlines()[-3:])
+        raise ContestantFailed(f"{_name(command)} ended with {process.returncode}: {last_words}")
+    result: dict[str, Any] = json.loads(lines[-1])
+    return result
+
+
+def _name(command: Sequence[str]) -> str:
+    """The command without the interpreter and without directories."""
+    return " ".join(os.path.basename(word) for word in command[1:])

@@ -1,0 +1,116 @@
+"""Learning: many runs, one single-threaded process per core; the mean return of the last 100 training episodes.
+
+    python benchmarks/learning.py GRID [GRID ...]     run what is missing of these grids (see GRIDS)
+    python benchmarks/learning.py --table             print every finished run, grouped, as a Markdown table
+
+Each finished run is one line of results/learning.jsonl, named by its options; a run that is there is not repeated.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import multiprocessing
+import os
+import statistics
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+RESULTS = Path(__file__).parent.parent / "results" / "learning.jsonl"
+Options = dict[str, Any]
+
+
+def grid(**axes: Any) -> list[Options]:
+    """Every combination; an axis that is not a list has one value."""
+    values = [v if isinstance(v, list) else [v] for v in axes.values()]
+    return [dict(zip(axes, combination, strict=True)) for combination in itertools.product(*values)]
+
+
+GRIDS: dict[str, list[Options]] = {
+    "explore": grid(task="Humanoid-v5", head=["gaussian", "ordinal"], steps=1_000_000, seed=100,
+                    learning_rate=[1e-4, 3e-4], target_kl=[0.0, 0.02]),
+    "explore-cheetah": grid(task="HalfCheetah-v5", head=["gaussian", "ordinal"], steps=1_000_000, seed=100,
+                            learning_rate=[1e-4, 3e-4], target_kl=[0.0, 0.02]),
+}  # fmt: skip
+
+
+def name(options: Options) -> str:
+    return " ".join(f"{key}={options[key]}" for key in sorted(options))
+
+
+def finished() -> dict[str, dict[str, Any]]:
+    if not RESULTS.exists():
+        return {}
+    lines = [json.loads(line) for line in RESULTS.read_text().splitlines()]
+    return {name(line["options"]): line for line in lines}
+
+
+def run_one(options: Options) -> dict[str, Any]:
+    """Train; the last record, and the curve at about twenty points."""
+    core = (multiprocessing.current_process()._identity[0] - 1) % len(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, {sorted(os.sched_getaffinity(0))[core]} if len(os.sched_getaffinity(0)) > 1 else {core})
+    os.nice(10)
+    from detent.configuration import Run
+    from detent.errors import Diverged
+    from detent.training import train
+
+    curve: list[tuple[float | None, float | None]] = []
+    status = "finished"
+    try:
+        for record in train(Run(**options)):
+            curve.append((record["time/total_timesteps"], record["rollout/ep_rew_mean"]))
+    except Diverged:
+        status = "diverged"
+    thin = curve[:: max(1, len(curve) // 20)]
+    return {
+        "options": options,
+        "status": status,
+        "steps": curve[-1][0],
+        "return": curve[-1][1],
+        "minutes": round((record["time/time_elapsed"] or 0) / 60, 2),
+        "curve": [[steps, None if value is None else round(value, 1)] for steps, value in thin],
+    }
+
+
+def missing(names: list[str]) -> Iterator[Options]:
+    done = finished()
+    for options in itertools.chain.from_iterable(GRIDS[n] for n in names):
+        if name(options) not in done:
+            yield options
+
+
+def table() -> None:
+    groups: dict[tuple[str, ...], list[float]] = defaultdict(list)
+    for line in finished().values():
+        options = dict(line["options"])
+        key = tuple(str(options.pop(k, "")) for k in ("task", "head", "steps", "preset"))
+        options.pop("seed")
+        groups[(*key, name(options))].append(line["return"] if line["status"] == "finished" else float("nan"))
+    print("| task | head | steps | preset | options | seeds | mean | sd |\n|---|---|---|---|---|---|---|---|")
+    for key, values in sorted(groups.items()):
+        spread = f"{statistics.stdev(values):.0f}" if len(values) > 1 else ""
+        print("| " + " | ".join([*key, str(len(values)), f"{statistics.mean(values):.0f}", spread]) + " |")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("grids", nargs="*", choices=[*GRIDS, []], metavar="GRID", help=", ".join(GRIDS))
+    parser.add_argument("--table", action="store_true", help="print what has been run")
+    args = parser.parse_args()
+    if args.table:
+        return table()
+    todo = list(missing(args.grids))
+    RESULTS.parent.mkdir(exist_ok=True)
+    cores = len(os.sched_getaffinity(0))
+    with multiprocessing.get_context("spawn").Pool(cores, maxtasksperchild=1) as pool:
+        for number, result in enumerate(pool.imap_unordered(run_one, todo), 1):
+            with open(RESULTS, "a") as file:
+                file.write(json.dumps(result) + "\n")
+            print(f"{number}/{len(todo)} {name(result['options'])}: {result['return']}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

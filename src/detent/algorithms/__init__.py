@@ -1,0 +1,65 @@
+"""On-policy algorithms: how a rollout improves an agent. None of them knows which head or task it has."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+from jaxtyping import Array, Bool, Float
+
+from detent.agent import Agent, Parameters
+from detent.distributions import Action, Key
+from detent.registry import Registry
+
+
+Metrics = dict[str, Float[Array, ""]]
+"""Scalars for the record, by the name they get after `train/`."""
+
+
+class Rollout(NamedTuple):
+    """t steps of n environments. Observations are normalised; `observation[t + 1]` is what step t led to."""
+
+    observation: Float[Array, "t+1 n d"]
+    action: Action
+    """Native: what the distribution sampled, before the environment's bounds."""
+    log_prob: Float[Array, "t n"]
+    reward: Float[Array, "t n"]
+    """Normalised."""
+    terminated: Bool[Array, "t n"]
+    truncated: Bool[Array, "t n"]
+    valid: Bool[Array, "t n"]
+    """False for a step that only reset its environment: it carries no weight."""
+
+
+class State(Protocol):
+    """A pytree that contains at least the parameters of the agent."""
+
+    @property
+    def parameters(self) -> Parameters: ...
+
+
+class Algorithm(Protocol):
+    """A frozen dataclass whose fields are the hyper-parameters."""
+
+    @property
+    def batch_size(self) -> int: ...
+    @property
+    def gamma(self) -> float: ...
+
+    def init(self, agent: Agent, key: Key) -> Any: ...
+
+    def update(
+        self, agent: Agent, state: Any, rollout: Rollout, progress: Float[Array, ""], key: Key
+    ) -> tuple[Any, Metrics]:
+        """One update from one rollout; `progress` is the share of the training that is over, for schedules."""
+        ...
+
+
+ALGORITHMS: Registry[type[Algorithm]] = Registry("algorithm", __name__)
+
+A = TypeVar("A", bound=type[Algorithm])
+
+
+def register_algorithm(name: str, algorithm: A) -> A:
+    """Make `algorithm` available as `--algo NAME` and `Run(algo=NAME)`."""
+    ALGORITHMS.register(name, algorithm)
+    return algorithm

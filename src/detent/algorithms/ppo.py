@@ -1,0 +1,176 @@
+"""Proximal policy optimisation (Schulman et al. 2017, arXiv:1707.06347)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Bool, Float, Int
+
+from detent.advantages import gae
+from detent.agent import Agent, Parameters
+from detent.algorithms import Metrics, Rollout, register_algorithm
+from detent.distributions import Action, Key
+from detent.errors import BadInput
+from detent.options import check_options, option
+
+
+class PPOState(NamedTuple):
+    parameters: Parameters
+    optimizer: optax.OptState
+
+
+class Sample(NamedTuple):
+    """What the loss sees of one step."""
+
+    observation: Float[Array, "b d"]
+    action: Action
+    log_prob: Float[Array, " b"]
+    value: Float[Array, " b"]
+    advantage: Float[Array, " b"]
+    target: Float[Array, " b"]
+    valid: Bool[Array, " b"]
+
+
+@dataclass(frozen=True)
+class PPO:
+    """Proximal policy optimisation: clipped probability ratios, several epochs of minibatches per batch."""
+
+    batch_size: int = option(2048, "steps collected per update", at_least=1)
+    minibatch_size: int = option(64, "steps per gradient step", at_least=1)
+    epochs: int = option(10, "passes over each batch", at_least=1)
+    learning_rate: float = option(3e-4, "Adam's step size", above=0)
+    anneal_learning_rate: bool = option(True, "let the learning rate fall linearly to 0 over the run")
+    gamma: float = option(0.99, "discount factor", at_least=0, at_most=1)
+    gae_lambda: float = option(0.95, "lambda of generalised advantage estimation", at_least=0, at_most=1)
+    clip_range: float = option(0.2, "how far a probability ratio may move from 1", above=0)
+    clip_range_value: float = option(0.0, "how far a value may move per update; 0: as far as it likes", at_least=0)
+    value_coef: float = option(0.25, "weight of the value loss", at_least=0)
+    entropy_coef: float = option(0.0, "weight of the entropy bonus", at_least=0)
+    max_grad_norm: float = option(0.5, "longest gradient; longer ones are shortened to this", above=0)
+    target_kl: float = option(0.0, "skip the epochs left once KL(old || new) exceeds this; 0: never", at_least=0)
+    adam_epsilon: float = option(1e-5, "Adam's epsilon", above=0)
+    recompute_advantages: bool = option(True, "estimate the advantages afresh before every epoch")
+    bootstrap_truncated: bool = option(True, "bootstrap the value where a time limit cut an episode off")
+
+    def __post_init__(self) -> None:
+        check_options(self)
+        if self.batch_size % self.minibatch_size:
+            raise BadInput(
+                f"--batch-size {self.batch_size} is not a multiple of --minibatch-size {self.minibatch_size}; "
+                f"{self.minibatch_size * max(1, round(self.batch_size / self.minibatch_size))} would be."
+            )
+
+    @property
+    def optimizer(self) -> optax.GradientTransformation:
+        return optax.chain(
+            optax.clip_by_global_norm(self.max_grad_norm), optax.scale_by_adam(eps=self.adam_epsilon)
+        )
+
+    def init(self, agent: Agent, key: Key) -> PPOState:
+        parameters = agent.init(key)
+        return PPOState(parameters, self.optimizer.init(parameters))
+
+    def update(
+        self, agent: Agent, state: PPOState, rollout: Rollout, progress: Float[Array, ""], key: Key
+    ) -> tuple[PPOState, Metrics]:
+        learning_rate = self.learning_rate * (1.0 - progress if self.anneal_learning_rate else 1.0)
+        before = agent.value(state.parameters, rollout.observation)
+
+        def gradient_step(state: PPOState, minibatch: Sample) -> tuple[PPOState, Metrics]:
+            gradient, metrics = jax.grad(self.loss, argnums=1, has_aux=True)(agent, state.parameters, minibatch)
+            step, optimizer = self.optimizer.update(gradient, state.optimizer)
+            step = jax.tree.map(lambda s: -learning_rate * s, step)
+            return PPOState(optax.apply_updates(state.parameters, step), optimizer), metrics
+
+        def epoch(state: PPOState, key: Key) -> tuple[PPOState, Metrics]:
+            now = agent.value(state.parameters, rollout.observation) if self.recompute_advantages else before
+            samples = self.samples(rollout, before, now)
+            order = jax.random.permutation(key, self.batch_size)
+            minibatches = jax.tree.map(
+                lambda x: x[order].reshape(-1, self.minibatch_size, *x.shape[1:]), samples
+            )
+            state, metrics = jax.lax.scan(gradient_step, state, minibatches)
+            return state, jax.tree.map(jnp.mean, metrics)
+
+        def near(carry: tuple[Int[Array, ""], PPOState, Metrics]) -> Bool[Array, ""]:
+            done, _, metrics = carry
+            return (done < self.epochs) & ((metrics["approx_kl"] <= self.target_kl) | (self.target_kl == 0))
+
+        def next_epoch(carry: tuple[Int[Array, ""], PPOState, Metrics]) -> tuple[Int[Array, ""], PPOState, Metrics]:
+            done, state, _ = carry
+            return (done + 1, *epoch(state, jax.random.fold_in(key, done)))
+
+        nothing = jax.tree.map(jnp.zeros_like, jax.eval_shape(epoch, state, key)[1])
+        done, state, metrics = jax.lax.while_loop(near, next_epoch, (jnp.int32(0), state, nothing))
+        return state, metrics | {
+            "epochs": done.astype(jnp.float32),
+            "learning_rate": jnp.asarray(learning_rate, jnp.float32),
+            "explained_variance": explained_variance(self.samples(rollout, before, before)),
+        }
+
+    def samples(
+        self, rollout: Rollout, before: Float[Array, "t+1 n"], now: Float[Array, "t+1 n"]
+    ) -> Sample:
+        """The rollout as a flat batch; `before` and `now`: values before this update and of the critic now."""
+        terminated = rollout.terminated if self.bootstrap_truncated else rollout.terminated | rollout.truncated
+        advantage, target = gae(
+            now, rollout.reward, terminated, rollout.truncated, self.gamma, self.gae_lambda
+        )
+        steps = Sample(
+            rollout.observation[:-1], rollout.action, rollout.log_prob, before[:-1], advantage, target, rollout.valid
+        )
+        return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), steps)
+
+    def loss(
+        self, agent: Agent, parameters: Parameters, batch: Sample
+    ) -> tuple[Float[Array, ""], Metrics]:
+        weight = batch.valid / jnp.maximum(batch.valid.sum(dtype=jnp.float32), 1.0)
+
+        def mean(x: Float[Array, " b"]) -> Float[Array, ""]:
+            return jnp.sum(weight * x)
+
+        centred = batch.advantage - mean(batch.advantage)
+        advantage = centred / (jnp.sqrt(mean(centred**2)) + 1e-8)
+
+        # Eq. 7: L_clip = E[min(r A, clip(r, 1 - eps, 1 + eps) A)], r = pi_new(a|s) / pi_old(a|s).
+        distribution = agent.policy(parameters, batch.observation)
+        log_ratio = distribution.log_prob(batch.action) - batch.log_prob
+        ratio = jnp.exp(log_ratio)
+        clipped = jnp.clip(ratio, 1.0 - self.clip_range, 1.0 + self.clip_range)
+        policy_loss = -mean(jnp.minimum(ratio * advantage, clipped * advantage))
+
+        value = agent.value(parameters, batch.observation)
+        squared_error = (value - batch.target) ** 2
+        if self.clip_range_value:
+            near = batch.value + jnp.clip(value - batch.value, -self.clip_range_value, self.clip_range_value)
+            squared_error = jnp.maximum(squared_error, (near - batch.target) ** 2)
+        value_loss = 0.5 * mean(squared_error)
+
+        # Eq. 9. The entropy is not free, so it is computed only where it counts.
+        bonus = self.entropy_coef * mean(distribution.entropy()) if self.entropy_coef else 0.0
+        loss = policy_loss + self.value_coef * value_loss - bonus
+        return loss, {
+            "loss": loss,
+            "policy_gradient_loss": policy_loss,
+            "value_loss": value_loss,
+            # The estimator (r - 1) - log r of KL(old || new): unbiased and never negative.
+            "approx_kl": mean(ratio - 1.0 - log_ratio),
+            "clip_fraction": mean((jnp.abs(ratio - 1.0) > self.clip_range).astype(jnp.float32)),
+        }
+
+
+def explained_variance(batch: Sample) -> Float[Array, ""]:
+    """1 - Var[target - value] / Var[target], over valid steps: 1 is a perfect critic, 0 a constant one."""
+    weight = batch.valid / jnp.maximum(batch.valid.sum(dtype=jnp.float32), 1.0)
+
+    def variance(x: Float[Array, " b"]) -> Float[Array, ""]:
+        return jnp.sum(weight * (x - jnp.sum(weight * x)) ** 2)
+
+    return 1.0 - variance(batch.target - batch.value) / jnp.maximum(variance(batch.target), 1e-12)
+
+
+register_algorithm("ppo", PPO)

@@ -1,0 +1,359 @@
+"""Environments stepped one after the other, in this process or in worker processes that share memory with it.
+
+A worker process imports this module and what the environments need, nothing else of Detent.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import multiprocessing
+import os
+import pickle
+import select
+import signal
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from multiprocessing.shared_memory import SharedMemory
+from typing import Any, NamedTuple
+
+import gymnasium
+import numpy as np
+from numpy.typing import NDArray
+
+from detent.errors import BadInput, DetentError, EnvironmentFailed
+
+Env = gymnasium.Env[Any, Any]
+Make = Callable[[], Env]
+
+# One byte tells a worker what to do, one byte answers; only a replay and an error have more to say.
+RESET, STEP, REPLAY = b"r", b"s", b"p"
+DONE, FAILED = b".", b"!"
+
+START_SECONDS = 120.0
+"""How long a worker may take to import and make its environments."""
+END_SECONDS = 5.0
+"""How long a worker may take to close its environments before it is killed."""
+
+
+class Rows(NamedTuple):
+    """What n environments and their caller share, one row each."""
+
+    episode: NDArray[np.int64]
+    """Number of the current episode, from 0."""
+    step: NDArray[np.int64]
+    """Number of the current step in it, from 1; 0 from the reset until the first step."""
+    action: NDArray[np.float32]
+    observation: NDArray[np.float32]
+    reward: NDArray[np.float32]
+    success: NDArray[np.float32]
+    terminated: NDArray[np.bool_]
+    truncated: NDArray[np.bool_]
+    valid: NDArray[np.bool_]
+    busy: NDArray[np.bool_]
+    """Whether the environment's own code is running: whom to name when its process dies."""
+
+
+@dataclass(frozen=True)
+class Cast:
+    """What n environments have in common."""
+
+    name: str
+    seed: int
+    num_envs: int
+    observation_size: int
+    action_shape: tuple[int, ...]
+    action_dtype: np.dtype[Any]
+
+    def episode_seed(self, index: int, episode: int) -> int:
+        """The seed of one episode of one environment, a function of nothing else."""
+        words = np.random.SeedSequence((self.seed, index, episode)).generate_state(1)
+        return int(words[0]) >> 1  # environments commonly want a seed that fits a signed 32-bit integer
+
+    @property
+    def row_type(self) -> np.dtype[np.void]:
+        """One environment's row of `Rows` as it lies in memory."""
+        return np.dtype(
+            [
+                ("episode", np.int64),
+                ("step", np.int64),
+                ("action", np.float32, (math.prod(self.action_shape),)),
+                ("observation", np.float32, (self.observation_size,)),
+                ("reward", np.float32),
+                ("success", np.float32),
+                ("terminated", np.bool_),
+                ("truncated", np.bool_),
+                ("valid", np.bool_),
+                ("busy", np.bool_),
+            ],
+            align=True,
+        )
+
+    def rows(self, buffer: bytearray | memoryview) -> Rows:
+        """The rows that lie in a buffer of n times `row_type`."""
+        table: NDArray[np.void] = np.ndarray(self.num_envs, self.row_type, buffer)
+        return Rows(*(table[field] for field in Rows._fields))
+
+    def whereabouts(self, rows: Rows, index: int) -> str:
+        """Where an environment stands, as the beginning of a sentence about its failure."""
+        episode, step = int(rows.episode[index]), int(rows.step[index])
+        action = ", ".join(str(value) for value in rows.action[index])
+        doing = f"at step {step} with action [{action}]" if step else "in its reset"
+        seed = self.episode_seed(index, episode)
+        return f"{self.name}: environment {index}, in its episode {episode} (seed {seed}), {doing},"
+
+
+class Episodes:
+    """Some of the environments, stepped one after the other; an episode's end is followed by a step that resets.
+
+    Every reset is seeded, so that number of episode and actions since bring back any environment that honours its
+    seed, even one that draws random numbers in `step`.
+    """
+
+    def __init__(self, cast: Cast, envs: Sequence[Env], first: int, rows: Rows) -> None:
+        self.rows = rows
+        self._cast = cast
+        self._envs = dict(enumerate(envs, first))
+
+    def reset(self) -> None:
+        for index in self._envs:
+            self._begin(index, 0)
+
+    def step(self) -> None:
+        terminated, truncated = self.rows.terminated, self.rows.truncated
+        for index in self._envs:
+            if terminated[index] or truncated[index]:
+                self._begin(index, int(self.rows.episode[index]) + 1)
+            else:
+                self._advance(index)
+
+    def replay(self, resets: NDArray[np.int64], actions: Sequence[NDArray[np.float32]]) -> None:
+        """Begin each environment's latest episode again and repeat its actions."""
+        for index in self._envs:
+            self._begin(index, int(resets[index]) - 1)
+            for action in actions[index]:
+                self.rows.action[index] = action
+                self._advance(index)
+
+    def close(self) -> None:
+        close_all(self._envs.values())
+
+    def _begin(self, index: int, episode: int) -> None:
+        rows = self.rows
+        rows.episode[index] = episode
+        rows.step[index] = 0
+        rows.busy[index] = True
+        try:
+            observation, _ = self._envs[index].reset(seed=self._cast.episode_seed(index, episode))
+            rows.observation[index] = observation
+        except Exception as error:
+            raise self._failed(index, error) from error
+        rows.busy[index] = False
+        rows.reward[index] = 0.0
+        rows.success[index] = np.nan
+        rows.terminated[index] = rows.truncated[index] = rows.valid[index] = False
+
+    def _advance(self, index: int) -> None:
+        rows = self.rows
+        rows.step[index] += 1
+        # `astype` copies: an environment may keep the action it got, and the row is about to be overwritten.
+        action = rows.action[index].astype(self._cast.action_dtype).reshape(self._cast.action_shape)
+        rows.busy[index] = True
+        try:
+            observation, reward, terminated, truncated, info = self._envs[index].step(action)
+            rows.observation[index] = observation
+            rows.reward[index] = reward
+            rows.success[index] = info.get("is_success", np.nan)
+        except Exception as error:
+            raise self._failed(index, error) from error
+        rows.busy[index] = False
+        rows.terminated[index] = terminated
+        rows.truncated[index] = truncated
+        rows.valid[index] = True
+
+    def _failed(self, index: int, error: Exception) -> EnvironmentFailed:
+        return EnvironmentFailed(f"{self._cast.whereabouts(self.rows, index)} raised {said(error)}")
+
+
+def make_all(make: Make, name: str, count: int) -> list[Env]:
+    """Make `count` environments or none."""
+    envs: list[Env] = []
+    try:
+        for _ in range(count):
+            envs.append(make())
+    except Exception as error:
+        close_all(envs)
+        raise BadInput(f"{name} could not be made: it raised {said(error)}") from error
+    return envs
+
+
+def close_all(envs: Iterator[Env] | Sequence[Env] | Any) -> None:
+    """Close every environment, also those after one that fails to."""
+    for env in envs:
+        with contextlib.suppress(Exception):
+            env.close()
+
+
+def said(error: Exception) -> str:
+    """An exception's type and text, on one line."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"
+
+
+def importable_only(name: str) -> BadInput:
+    return BadInput(
+        f"{name} cannot be made in worker processes: with --workers, what makes it must be a function at the top level "
+        "of an importable module, not a lambda or a function inside another."
+    )
+
+
+class Worker(NamedTuple):
+    """The caller's end of one worker process."""
+
+    process: multiprocessing.process.BaseProcess
+    pipe: Connection
+    indices: range
+    """Its environments."""
+    answers: select.poll
+    """Tells when the pipe has something to read."""
+
+
+class Workers:
+    """Every environment, stepped by worker processes that own a run of consecutive ones each.
+
+    Actions and results lie in shared memory; a step costs each worker one byte each way.
+    """
+
+    def __init__(self, cast: Cast, make: Make, count: int, timeout: float) -> None:
+        try:
+            pickled = pickle.dumps(make)
+        except Exception as error:
+            raise importable_only(cast.name) from error
+        self._cast = cast
+        self._timeout = timeout
+        self._workers: list[Worker] = []
+        self._memory = SharedMemory(create=True, size=cast.num_envs * cast.row_type.itemsize)
+        self.rows = cast.rows(self._memory.buf)
+        try:
+            for k in range(count):
+                indices = range(cast.num_envs * k // count, cast.num_envs * (k + 1) // count)
+                self._workers.append(_start(cast, pickled, indices, self._memory.name))
+            self._await(START_SECONDS)
+        except BaseException:
+            self.close()
+            raise
+
+    def reset(self) -> None:
+        self._tell(RESET)
+        self._await(self._timeout)
+
+    def step(self) -> None:
+        self._tell(STEP)
+        self._await(self._timeout)
+
+    def replay(self, resets: NDArray[np.int64], actions: Sequence[NDArray[np.float32]]) -> None:
+        self._tell(REPLAY, (resets, actions))
+        self._await(self._timeout * (1 + max(map(len, actions))))
+
+    def close(self) -> None:
+        for worker in self._workers:
+            worker.pipe.close()  # which a worker takes as the end
+        deadline = time.monotonic() + END_SECONDS
+        for worker in self._workers:
+            worker.process.join(max(0.0, deadline - time.monotonic()))
+            worker.process.kill()
+            worker.process.join()
+            worker.process.close()
+        del self.rows
+        self._memory.unlink()
+        # The frames of an exception on its way up may still hold rows; the memory goes with them.
+        with contextlib.suppress(BufferError):
+            self._memory.close()
+
+    def _tell(self, command: bytes, details: object = None) -> None:
+        for worker in self._workers:
+            # Whether a worker is dead is found out when its answer is awaited.
+            with contextlib.suppress(OSError):
+                os.write(worker.pipe.fileno(), command)
+                if details is not None:
+                    worker.pipe.send(details)
+
+    def _await(self, seconds: float) -> None:
+        """Wait for every worker's answer."""
+        deadline = time.monotonic() + seconds
+        for worker in self._workers:
+            if not worker.answers.poll(1000.0 * max(0.0, deadline - time.monotonic())):
+                worker.process.kill()
+                raise EnvironmentFailed(f"{self._whereabouts(worker)} gave no answer within {seconds:g} s.")
+            try:
+                answer = os.read(worker.pipe.fileno(), 1)
+                failure = worker.pipe.recv() if answer == FAILED else None
+            except (OSError, EOFError):
+                answer, failure = b"", None
+            if failure is not None:
+                raise failure
+            if not answer:
+                worker.process.join(END_SECONDS)
+                code = worker.process.exitcode
+                raise EnvironmentFailed(f"{self._whereabouts(worker)} ended its worker process with exit code {code}.")
+
+    def _whereabouts(self, worker: Worker) -> str:
+        for index in worker.indices:
+            if self.rows.busy[index]:
+                return self._cast.whereabouts(self.rows, index)
+        return f"{self._cast.name}: one of the environments {worker.indices[0]} to {worker.indices[-1]}"
+
+
+def _start(cast: Cast, pickled: bytes, indices: range, block: str) -> Worker:
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=_serve, args=(cast, pickled, indices, block, theirs), daemon=True)
+    # Ctrl-C reaches every process of a terminal; the caller decides what it means. A blocked signal stays blocked in a
+    # process started meanwhile, from its first instruction on.
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        process.start()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        theirs.close()
+    answers = select.poll()
+    answers.register(ours.fileno(), select.POLLIN)
+    return Worker(process, ours, indices, answers)
+
+
+def _serve(cast: Cast, pickled: bytes, indices: range, block: str, pipe: Connection) -> None:
+    """What a worker process does: answer until its caller closes the pipe."""
+    memory = SharedMemory(block)
+    try:
+        _answer(cast, pickled, indices, cast.rows(memory.buf), pipe)
+    except OSError:
+        pass  # the caller is gone
+    except Exception as error:
+        failure = error if isinstance(error, DetentError) else EnvironmentFailed(f"{cast.name} raised {said(error)}")
+        failure.add_note("".join(traceback.format_exception(error)))
+        with contextlib.suppress(OSError):
+            os.write(pipe.fileno(), FAILED)
+            pipe.send(failure)
+    memory.close()
+
+
+def _answer(cast: Cast, pickled: bytes, indices: range, rows: Rows, pipe: Connection) -> None:
+    try:
+        make = pickle.loads(pickled)
+    except (AttributeError, ImportError) as error:
+        raise importable_only(cast.name) from error
+    episodes = Episodes(cast, make_all(make, cast.name, len(indices)), indices[0], rows)
+    try:
+        os.write(pipe.fileno(), DONE)
+        while command := os.read(pipe.fileno(), 1):
+            if command == STEP:
+                episodes.step()
+            elif command == RESET:
+                episodes.reset()
+            else:
+                episodes.replay(*pipe.recv())
+            os.write(pipe.fileno(), DONE)
+    finally:
+        episodes.close()

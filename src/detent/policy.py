@@ -1,0 +1,176 @@
+"""The trained artefact: a policy that acts with NumPy alone, from one file that executes nothing when read."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from detent.errors import BadInput
+from detent.files import Corrupt, read_tensors, write_tensors
+
+SCHEMA = 1
+EPSILON = 1e-8
+
+Floats = NDArray[np.float32]
+Choose = str
+"""How one action is taken from a distribution: `mode`, `mean` or `sample`."""
+
+
+@dataclass(frozen=True)
+class Policy:
+    """Observation -> action, with normaliser, network, head and bounds inside.
+
+    `policy(obs)` is the most probable action; `policy.sample(obs, rng)` draws one. Both take one observation
+    or a batch and give real-valued actions inside the environment's bounds.
+    """
+
+    tensors: Mapping[str, Floats]
+    """`observation/mean`, `observation/var`, `policy/<i>/w`, `policy/<i>/b`, `head/<name>`, `space/low`,
+    `space/high`, `observations`: a few hundred normalised observations of the last rollout."""
+    meta: Mapping[str, Any]
+    """JSON: `ops`, `actions`, `normalize_observations`, `clip`, and where the policy comes from."""
+    _layers: list[tuple[Floats, Floats]] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        names = [name for name in self.tensors if name.startswith("policy/") and name.endswith("/w")]
+        layers = [
+            (self.tensors[f"policy/{i}/w"], self.tensors[f"policy/{i}/b"]) for i in range(len(names))
+        ]
+        object.__setattr__(self, "_layers", layers)
+
+    def __call__(self, observation: ArrayLike) -> Floats:
+        """The mode: what to deploy."""
+        return self._act(observation, "mode")
+
+    def mean(self, observation: ArrayLike) -> Floats:
+        """The expected action: smoother than the mode, but between the peaks of a policy that has two."""
+        return self._act(observation, "mean")
+
+    def sample(self, observation: ArrayLike, rng: np.random.Generator) -> Floats:
+        """A random action, as in training."""
+        return self._act(observation, "sample", rng)
+
+    @property
+    def observation_size(self) -> int:
+        return int(self._layers[0][0].shape[0])
+
+    def save(self, path: Path) -> None:
+        write_tensors(path, dict(self.tensors), {"schema": SCHEMA, "kind": "policy", **self.meta})
+
+    def _act(self, observation: ArrayLike, choose: Choose, rng: np.random.Generator | None = None) -> Floats:
+        x = np.asarray(observation, np.float32)
+        if x.ndim == 0 or x.shape[-1] != self.observation_size:
+            raise BadInput(
+                f"The policy takes observations of {self.observation_size} numbers, not of shape {x.shape}."
+            )
+        if self.meta["normalize_observations"]:
+            mean, var = self.tensors["observation/mean"], self.tensors["observation/var"]
+            x = np.clip((x - mean) / np.sqrt(var + np.float32(EPSILON)), -self.meta["clip"], self.meta["clip"])
+        for w, b in self._layers[:-1]:
+            x = np.tanh(x @ w + b)
+        w, b = self._layers[-1]
+        x = x @ w + b
+        for op in self.meta["ops"]:
+            x = OPS[op["op"]](x, op, self.tensors, choose, rng)
+        return self._bounded(x)
+
+    def _bounded(self, unit: Floats) -> Floats:
+        low, high = self.tensors["space/low"], self.tensors["space/high"]
+        if self.meta["actions"] == "scale":
+            half = np.float32(0.5) * (high - low)
+            unit = np.where(unit < 0, low + (unit + 1) * half, high - (1 - unit) * half)
+        return np.clip(unit, low, high).astype(np.float32)
+
+
+def load_policy(path: str | os.PathLike[str]) -> Policy:
+    """Read a policy file. Nothing in it is executed."""
+    tensors, meta = read_tensors(Path(path))
+    if meta.get("kind") != "policy" or meta.get("schema") != SCHEMA:
+        raise Corrupt(f"{path} is not a Detent policy of version {SCHEMA}; train or export it again.")
+    unknown = [op["op"] for op in meta["ops"] if op["op"] not in OPS]
+    if unknown:
+        raise BadInput(f"{path} needs the operation {unknown[0]!r}, which this version of Detent does not have.")
+    return Policy(tensors, meta)
+
+
+# --- The vocabulary of `Head.deploy`: every op takes the running value and gives the next one. -------------
+
+Apply = Callable[
+    [Floats, Mapping[str, Any], Mapping[str, Floats], Choose, np.random.Generator | None], Floats
+]
+
+
+def _by_bins(x: Floats, op: Mapping[str, Any]) -> Floats:
+    """[..., m K] -> [..., m, K]."""
+    return x.reshape(*x.shape[:-1], -1, op["bins"])
+
+
+def _softplus(x: Floats) -> Floats:
+    return np.logaddexp(x, np.float32(0.0))
+
+
+def _running_sum(x: Floats, op: Mapping[str, Any], *_: Any) -> Floats:
+    return np.cumsum(_by_bins(x, op), axis=-1).reshape(x.shape)
+
+
+def _released_ladder(x: Floats, op: Mapping[str, Any], *_: Any) -> Floats:
+    logits, i = _by_bins(x, op), np.arange(op["bins"], dtype=np.float32)
+    return (-(op["bins"] - i) * _softplus(-logits) - i * _softplus(logits)).reshape(x.shape)
+
+
+def _categorical(
+    x: Floats, op: Mapping[str, Any], _: Any, choose: Choose, rng: np.random.Generator | None
+) -> Floats:
+    logits = _by_bins(x, op)
+    step = np.float32(2.0 / (op["bins"] - 1))
+    if choose == "mode":
+        return np.argmax(logits, axis=-1) * step - np.float32(1.0)
+    weight = np.exp(logits - logits.max(-1, keepdims=True))
+    if choose == "mean":
+        grid = np.arange(op["bins"], dtype=np.float32) * step - np.float32(1.0)
+        return (weight @ grid) / weight.sum(-1)
+    assert rng is not None
+    cumulative = np.cumsum(weight, axis=-1)
+    threshold = (1.0 - rng.random((*logits.shape[:-1], 1))) * cumulative[..., -1:]
+    return np.sum(cumulative < threshold, axis=-1) * step - np.float32(1.0)
+
+
+def _normal(
+    x: Floats, op: Mapping[str, Any], tensors: Mapping[str, Floats], choose: Choose, rng: np.random.Generator | None
+) -> Floats:
+    if choose != "sample":
+        return x
+    assert rng is not None
+    return x + np.exp(tensors[f"head/{op['log_std']}"]) * rng.standard_normal(x.shape, np.float32)
+
+
+def _beta(x: Floats, op: Mapping[str, Any], _: Any, choose: Choose, rng: np.random.Generator | None) -> Floats:
+    a, b = np.split(x, 2, axis=-1)
+    if choose == "mode":
+        total = a + b
+        position = np.where(total > 0, a / np.where(total > 0, total, 1), np.float32(0.5))
+    elif choose == "mean":
+        position = (1 + a) / (2 + a + b)
+    else:
+        assert rng is not None
+        position = rng.beta(1 + a, 1 + b).astype(np.float32)
+    return 2 * position - 1
+
+
+OPS: dict[str, Apply] = {
+    "tanh": lambda x, *_: np.tanh(x),
+    "softplus": lambda x, *_: _softplus(x),
+    "running_sum": _running_sum,
+    "released_ladder": _released_ladder,
+    "categorical": _categorical,
+    "normal": _normal,
+    "beta": _beta,
+}
+"""`categorical`, `normal` and `beta` end the list: they take the action from the distribution, in units where
+the bounds are -1 and 1."""

@@ -1,0 +1,40 @@
+"""Presets: the one module that names heads, algorithms and their settings together.
+
+`paper` is what the authors' released code does; `modern` is what works best today, found by an equal search for
+every head (docs/performance.md). What a preset leaves unsaid is the default of the option itself.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+PRESETS: dict[str, dict[str, dict[str, Any]]] = {
+    "modern": {
+        "ppo": {"envs": 64},
+        "ppo gaussian": {"initial_log_std": -0.5},
+        "ppo gaussian_tanh": {"initial_log_std": -0.5},
+    },
+    "paper": {
+        # OpenAI Baselines' PPO2 of early 2018 as the authors ran it: one environment, constant step size,
+        # clipped values, and time limits taken for the end of the world.
+        "ppo": {
+            "envs": 1,
+            "learning_rate": 3e-4,
+            "anneal_learning_rate": False,
+            "clip_range_value": 0.2,
+            "value_coef": 0.5,
+            "recompute_advantages": False,
+            "bootstrap_truncated": False,
+        },
+        # The Gaussians' actions reach the environment unscaled and unclipped, whatever its bounds are.
+        "ppo gaussian": {"actions": "raw"},
+        "ppo gaussian_tanh": {"actions": "raw"},
+        # The authors' Beta policy acts on [-1, 1] whatever the bounds are, and diverges unless trained slowly.
+        "ppo beta": {"actions": "raw", "learning_rate": 3e-5, "policy_gain": 0.001},
+    },
+}
+
+
+def preset_options(preset: str, algo: str, head: str) -> dict[str, Any]:
+    """The options that this preset sets for this pair; a head of the user's own gets the algorithm's."""
+    return PRESETS[preset].get(algo, {}) | PRESETS[preset].get(f"{algo} {head}", {})

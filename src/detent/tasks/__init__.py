@@ -1,0 +1,131 @@
+"""Tasks: names -> environments.
+
+A task is found, in this order, among those registered here or by the user, among Gymnasium's ids, and as
+`module:factory`. `gymnasium/ID` takes Gymnasium's implementation of an id that EnvPool has too.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import gymnasium
+import numpy as np
+
+from detent.environments import Environment
+from detent.errors import BadInput
+from detent.registry import Registry, nearest
+
+Factory = Callable[..., "gymnasium.Env[Any, Any]"]
+"""Makes one Gymnasium environment; gets the keyword arguments of `--env-kwargs`."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """How many environments of a task, and how they are to be run. Only `seed` and `options` change results."""
+
+    seed: int
+    num_envs: int
+    options: Mapping[str, Any] = field(default_factory=dict)
+    workers: int = 0
+    threads: int | None = None
+    timeout: float = 60.0
+    bounded: bool = True
+    """Whether the bounds of the actions must be finite."""
+
+    @property
+    def small_seed(self) -> int:
+        """31 bits for simulators that number their environments' seeds upwards from one.
+
+        Neighbouring run seeds would otherwise share nearly all of their environments.
+        """
+        return int(np.random.SeedSequence(self.seed).generate_state(1)[0] >> 1)
+
+
+class Make(Protocol):
+    def __call__(self, wanted: Wanted) -> Environment: ...
+
+
+@dataclass(frozen=True)
+class Task:
+    """A name, where it comes from, and how to make it."""
+
+    name: str
+    suite: str
+    backend: str
+    make: Make
+    replayable: bool = True
+    """Whether repeating its actions brings a task back; a resumed run of one that is not starts new episodes."""
+
+
+TASKS: Registry[Task] = Registry("task", __name__)
+
+
+def register_task(name: str, factory: Factory) -> None:
+    """Make the Gymnasium environment that `factory` builds available as the task NAME."""
+    TASKS.register(name, gymnasium_task(name, factory, suite="user"))
+
+
+def gymnasium_task(name: str, factory: Factory, suite: str = "gymnasium") -> Task:
+    def make(wanted: Wanted) -> Environment:
+        from detent.environments.host import Host, with_options
+
+        return Host(
+            with_options(factory, wanted.options, name),
+            name,
+            wanted.seed,
+            wanted.num_envs,
+            workers=wanted.workers,
+            timeout=wanted.timeout,
+            bounded=wanted.bounded,
+        )
+
+    return Task(name, suite, "gymnasium", make)
+
+
+def find_task(name: str, may_import: bool = True) -> Task:
+    """The task of this name; `may_import` is False where the name was read from a file."""
+    if name in TASKS.names():
+        return TASKS.get(name)
+    if ":" in name:
+        return gymnasium_task(name, _imported(name, may_import), suite="user")
+    env_id = name.removeprefix("gymnasium/")
+    if env_id in gymnasium.registry:
+        from detent.environments.host import Gymnasium
+
+        return gymnasium_task(name, Gymnasium(env_id))
+    known = [*TASKS.names(), *gymnasium.registry]
+    raise BadInput(
+        f"There is no task named {name!r}.{nearest(name, known)} "
+        "See `detent tasks`; your own environment is given as module:factory."
+    )
+
+
+def _imported(name: str, may_import: bool) -> Factory:
+    """The callable behind `module:factory`."""
+    module_name, _, attribute = name.partition(":")
+    if not may_import and module_name not in sys.modules:
+        raise BadInput(
+            f"The run was trained on {name!r}, and Detent imports nothing that a file names; "
+            f"add --import {module_name} to the command if you trust that module."
+        )
+    if module_name not in sys.modules:
+        import_module(module_name)
+    factory = getattr(sys.modules[module_name], attribute, None)
+    if not callable(factory):
+        raise BadInput(f"The module {module_name!r} has no callable {attribute!r}; TASK can be module:factory.")
+    made: Factory = factory
+    return made
+
+
+def import_module(name: str) -> None:
+    """Import a module that the user named, from the current directory too."""
+    if "" not in sys.path:
+        sys.path.insert(0, "")
+    try:
+        importlib.import_module(name)
+    except ImportError as error:
+        raise BadInput(f"Cannot import the module {name!r}: {error}.") from error

@@ -1,0 +1,257 @@
+"""Training: collect, update, tell; a generator of records."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+from numpy.typing import NDArray
+
+from detent.agent import Agent
+from detent.algorithms import Metrics, Rollout
+from detent.configuration import Run
+from detent.distributions import Key
+from detent.environments import Environment, EnvState
+from detent.episodes import Episodes, History
+from detent.errors import Diverged, EnvironmentFailed
+from detent.policy import Policy
+from detent.rollout import COMPILER_OPTIONS, Edge, Memory, Trace, begin, make_collect
+from detent.snapshot import Snapshot, flatten, restore
+from detent.tasks import Wanted
+
+
+@dataclass(frozen=True, eq=False)
+class Record(Mapping[str, float | None]):
+    """What one iteration (a rollout and an update) has to tell, under Stable-Baselines3's names.
+
+    `snapshot` and `policy` give the state after this iteration; call them before asking for the next record.
+    """
+
+    metrics: dict[str, float | None]
+    snapshot: Callable[[], Snapshot]
+    policy: Callable[[], Policy]
+
+    def __getitem__(self, key: str) -> float | None:
+        return self.metrics[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.metrics)
+
+    def __len__(self) -> int:
+        return len(self.metrics)
+
+
+CLOCK_KEYS = ("time/fps", "time/time_elapsed")
+"""The only keys of a record that depend on the clock."""
+
+
+def make_environment(run: Run, seed: int, num_envs: int) -> Environment:
+    settings = run.settings
+    return run.task.make(
+        Wanted(
+            seed=seed,
+            num_envs=num_envs,
+            options=settings.env_kwargs or {},
+            workers=settings.workers,
+            threads=settings.threads,
+            timeout=settings.env_timeout,
+            bounded=settings.actions != "raw",
+        )
+    )
+
+
+def train(run: Run, start: Snapshot | None = None) -> Iterator[Record]:
+    """Train, from the beginning or from a snapshot, and yield a record per iteration."""
+    seed = run.settings.seed
+    if start and not run.task.replayable:
+        # New episodes, under a seed of their own so that they do not repeat the first ones.
+        seed = int(np.random.SeedSequence((seed, int(start.meta["iteration"]))).generate_state(1)[0])
+    env = make_environment(run, seed, run.settings.envs)
+    try:
+        yield from _Trainer(run, env).records(start)
+    finally:
+        env.close()
+
+
+@dataclass
+class _Progress:
+    """Where a training is."""
+
+    algorithm: Any
+    memory: Memory
+    env_state: EnvState
+    episodes: Episodes
+    history: History
+    iteration: int = 0
+    steps: int = 0
+
+
+class _Trainer:
+    """The fixed parts of one training: agent, environments and the two compiled halves of an iteration."""
+
+    def __init__(self, run: Run, env: Environment) -> None:
+        settings = run.settings
+        self.run, self.env = run, env
+        self.agent = Agent(
+            run.head, env.space, env.observation_size, tuple(settings.hidden_sizes), settings.policy_gain
+        )
+        self.edge = Edge(
+            settings.actions,
+            settings.normalize_observations,
+            settings.normalize_rewards,
+            settings.normalization_clip,
+            run.algorithm.gamma,
+        )
+        self.key = jax.random.key(settings.seed)
+        self.collect = make_collect(self.agent, self.edge, env, run.algorithm.batch_size // settings.envs)
+        self.update = jax.jit(self._update, compiler_options=COMPILER_OPTIONS)
+
+    def records(self, start: Snapshot | None) -> Iterator[Record]:
+        began = last = time.perf_counter()
+        now = self._resumed(start) if start else self._fresh()
+        while now.steps < self.run.settings.steps:
+            rollout, trace = self._collected(now)
+            metrics = self._updated(now, rollout)
+            finite = metrics.pop("finite") > 0
+            clock = time.perf_counter()
+            valid = int(rollout.valid.sum())
+            yield Record(
+                {
+                    "time/iterations": now.iteration,
+                    "time/total_timesteps": now.steps,
+                    "time/fps": valid / (clock - last),
+                    "time/time_elapsed": clock - began,
+                    **now.episodes.metrics(),
+                    "rollout/action_clip_fraction": float(trace.clipped.sum()) / max(valid, 1),
+                    **{f"train/{name}": value for name, value in sorted(metrics.items())},
+                },
+                snapshot=lambda: self._snapshot(now),
+                policy=lambda: self._policy(now),
+            )
+            last = time.perf_counter()
+            if not finite:
+                raise Diverged(
+                    f"Training diverged at step {now.steps}: a loss or a parameter is no longer finite. "
+                    "A smaller --learning-rate usually helps."
+                )
+
+    def _fresh(self) -> _Progress:
+        state, observation = self.env.reset()
+        return _Progress(
+            jax.jit(partial(self.run.algorithm.init, self.agent))(jax.random.fold_in(self.key, 0)),
+            jax.jit(partial(begin, self.edge))(observation),
+            state,
+            Episodes(),
+            History(self.run.settings.envs),
+        )
+
+    def _collected(self, now: _Progress) -> tuple[Rollout, Trace]:
+        """One rollout. Nothing of it is kept when a value in it is not finite."""
+        memory, now.env_state, rollout, trace = self.collect(
+            now.algorithm.parameters, now.memory, now.env_state, self._key(now, 0)
+        )
+        trace, valid = jax.device_get((trace, rollout.valid))
+        _refuse_faults(self.run.names[0], trace.fault, now.steps, valid)
+        now.memory = memory
+        now.episodes.add(trace)
+        now.history.add(trace.env_action, valid)
+        now.steps += int(valid.sum())
+        return rollout, trace
+
+    def _updated(self, now: _Progress, rollout: Rollout) -> dict[str, float]:
+        settings = self.run.settings
+        # The share of the training that was over when this rollout began.
+        began = now.steps - int(rollout.valid.sum())
+        progress = np.float32(min(1.0, began / (settings.anneal_steps or settings.steps)))
+        now.algorithm, metrics = self.update(now.algorithm, rollout, progress, self._key(now, 1))
+        now.iteration += 1
+        return {name: float(value) for name, value in jax.device_get(metrics).items()}
+
+    def _update(
+        self, state: Any, rollout: Rollout, progress: Float[Array, ""], key: Key
+    ) -> tuple[Any, Metrics]:
+        """The algorithm's update, and what any head can tell after it."""
+        state, metrics = self.run.algorithm.update(self.agent, state, rollout, progress, key)
+        distribution = self.agent.policy(state.parameters, rollout.observation[:-1])
+        weight = rollout.valid / jnp.maximum(rollout.valid.sum(dtype=jnp.float32), 1.0)
+        everything = jax.tree.leaves((state.parameters, metrics))
+        return state, metrics | self.agent.head.diagnostics(distribution) | {
+            "entropy_loss": -jnp.sum(weight * distribution.entropy()),
+            "finite": jnp.all(jnp.stack([jnp.isfinite(x).all() for x in everything])),
+        }
+
+    def _key(self, now: _Progress, purpose: int) -> Key:
+        """A key of its own for each purpose of each iteration: nothing random needs to be saved."""
+        return jax.random.fold_in(jax.random.fold_in(self.key, 1 + now.iteration), purpose)
+
+    def _snapshot(self, now: _Progress) -> Snapshot:
+        tensors = flatten("algorithm", now.algorithm) | flatten("memory", now.memory)
+        return Snapshot(
+            tensors | now.episodes.tensors() | now.history.tensors(), {"iteration": now.iteration, "steps": now.steps}
+        )
+
+    def _resumed(self, start: Snapshot) -> _Progress:
+        state = jax.eval_shape(lambda: self.run.algorithm.init(self.agent, self.key))
+        memory = jax.eval_shape(
+            lambda: begin(self.edge, jnp.zeros((self.env.num_envs, self.env.observation_size)))
+        )
+        now = _Progress(
+            restore("algorithm", state, start.tensors),
+            restore("memory", memory, start.tensors),
+            None,
+            Episodes.restored(start.tensors),
+            History.restored(start.tensors),
+            int(start.meta["iteration"]),
+            int(start.meta["steps"]),
+        )
+        if self.run.task.replayable:
+            now.env_state, observation = self.env.replay(now.history.replay())
+            if not np.array_equal(now.memory.looking_at(self.edge, observation).observation, now.memory.observation):
+                raise EnvironmentFailed(
+                    f"{self.run.names[0]} did not return to where it was when its actions were repeated, so the run "
+                    "cannot be resumed exactly: the task is not deterministic, or it or the machine has changed."
+                )
+        else:
+            now.env_state, observation = self.env.reset()
+            now.memory = now.memory.looking_at(self.edge, observation).at_episode_start()
+            now.history = History(self.env.num_envs)
+        return now
+
+    def _policy(self, now: _Progress) -> Policy:
+        tensors = {
+            **flatten("policy", now.algorithm.parameters["policy"]),
+            **flatten("head", now.algorithm.parameters["head"]),
+            "observation/mean": np.asarray(now.memory.observation_moments.mean),
+            "observation/var": np.asarray(now.memory.observation_moments.var),
+            "space/low": self.env.space.low,
+            "space/high": self.env.space.high,
+            "observations": np.asarray(now.memory.observation),
+        }
+        meta = {
+            "ops": self.run.head.deploy(),
+            "actions": self.edge.actions,
+            "normalize_observations": self.edge.normalize_observations,
+            "clip": self.edge.clip,
+            "steps": now.steps,
+            "configuration": self.run.configuration,
+        }
+        return Policy(tensors, meta)
+
+
+def _refuse_faults(task: str, fault: NDArray[np.float32], steps: int, valid: NDArray[np.bool_]) -> None:
+    """Stop at the first observation or reward that is not finite."""
+    if not np.any(fault):
+        return
+    t, i = np.argwhere(fault != 0)[0]
+    step = steps + int(valid[: t + 1].sum())
+    raise EnvironmentFailed(
+        f"{task} returned {fault[t, i]:g} in an observation or reward, environment {i}, at step {step} of the run; "
+        "training stopped before learning from it, and the last checkpoint is good."
+    )
