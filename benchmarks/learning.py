@@ -48,11 +48,14 @@ def finished() -> dict[str, dict[str, Any]]:
     return {name(line["options"]): line for line in lines}
 
 
+def take_core(cores: Any) -> None:
+    """Bind this process to a core of its own, and give way to whoever works at the machine."""
+    os.sched_setaffinity(0, {cores.get()})
+    os.nice(10)
+
+
 def run_one(options: Options) -> dict[str, Any]:
     """Train; the last record, and the curve at about twenty points."""
-    core = (multiprocessing.current_process()._identity[0] - 1) % len(os.sched_getaffinity(0))
-    os.sched_setaffinity(0, {sorted(os.sched_getaffinity(0))[core]} if len(os.sched_getaffinity(0)) > 1 else {core})
-    os.nice(10)
     from detent.configuration import Run
     from detent.errors import Diverged
     from detent.training import train
@@ -104,8 +107,11 @@ def main() -> None:
         return table()
     todo = list(missing(args.grids))
     RESULTS.parent.mkdir(exist_ok=True)
-    cores = len(os.sched_getaffinity(0))
-    with multiprocessing.get_context("spawn").Pool(cores, maxtasksperchild=1) as pool:
+    context = multiprocessing.get_context("spawn")
+    cores = context.Queue()
+    for core in os.sched_getaffinity(0):
+        cores.put(core)
+    with context.Pool(len(os.sched_getaffinity(0)), take_core, (cores,)) as pool:
         for number, result in enumerate(pool.imap_unordered(run_one, todo), 1):
             with open(RESULTS, "a") as file:
                 file.write(json.dumps(result) + "\n")

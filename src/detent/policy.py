@@ -88,9 +88,14 @@ class Policy:
         return np.clip(unit, low, high).astype(np.float32)
 
 
-def load_policy(path: str | os.PathLike[str]) -> Policy:
-    """Read a policy file. Nothing in it is executed."""
-    tensors, meta = read_tensors(Path(path))
+def load(path: str | os.PathLike[str]) -> Policy:
+    """The policy of a run directory or of a policy file. Nothing in it is executed."""
+    path = Path(path)
+    if path.is_dir():
+        path = path / "policy.safetensors"
+    if not path.exists():
+        raise BadInput(f"There is no policy: {path} does not exist.")
+    tensors, meta = read_tensors(path)
     if meta.get("kind") != "policy" or meta.get("schema") != SCHEMA:
         raise Corrupt(f"{path} is not a Detent policy of version {SCHEMA}; train or export it again.")
     unknown = [op["op"] for op in meta["ops"] if op["op"] not in OPS]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -67,15 +68,18 @@ def make_environment(run: Run, seed: int, num_envs: int) -> Environment:
     )
 
 
-def train(run: Run, start: Snapshot | None = None) -> Iterator[Record]:
-    """Train, from the beginning or from a snapshot, and yield a record per iteration."""
+def train(run: Run, start: Snapshot | None = None, initial: Snapshot | None = None) -> Iterator[Record]:
+    """Train and yield a record per iteration.
+
+    From the beginning (with the parameters and moments of `initial`, if any), or on from a snapshot.
+    """
     seed = run.settings.seed
     if start and not run.task.replayable:
         # New episodes, under a seed of their own so that they do not repeat the first ones.
         seed = int(np.random.SeedSequence((seed, int(start.meta["iteration"]))).generate_state(1)[0])
     env = make_environment(run, seed, run.settings.envs)
     try:
-        yield from _Trainer(run, env).records(start)
+        yield from _Trainer(run, env).records(start, initial)
     finally:
         env.close()
 
@@ -113,9 +117,9 @@ class _Trainer:
         self.collect = make_collect(self.agent, self.edge, env, run.algorithm.batch_size // settings.envs)
         self.update = jax.jit(self._update, compiler_options=COMPILER_OPTIONS)
 
-    def records(self, start: Snapshot | None) -> Iterator[Record]:
+    def records(self, start: Snapshot | None, initial: Snapshot | None) -> Iterator[Record]:
         began = last = time.perf_counter()
-        now = self._resumed(start) if start else self._fresh()
+        now = self._resumed(start) if start else self._fresh(initial)
         while now.steps < self.run.settings.steps:
             rollout, trace = self._collected(now)
             metrics = self._updated(now, rollout)
@@ -142,15 +146,21 @@ class _Trainer:
                     "A smaller --learning-rate usually helps."
                 )
 
-    def _fresh(self) -> _Progress:
-        state, observation = self.env.reset()
-        return _Progress(
-            jax.jit(partial(self.run.algorithm.init, self.agent))(jax.random.fold_in(self.key, 0)),
-            jax.jit(partial(begin, self.edge))(observation),
-            state,
-            Episodes(),
-            History(self.run.settings.envs),
-        )
+    def _fresh(self, initial: Snapshot | None) -> _Progress:
+        env_state, observation = self.env.reset()
+        algorithm = jax.jit(partial(self.run.algorithm.init, self.agent))(jax.random.fold_in(self.key, 0))
+        memory = jax.jit(partial(begin, self.edge))(observation)
+        if initial:
+            parameters = restore("algorithm/parameters", algorithm.parameters, initial.tensors)
+            algorithm = algorithm._replace(parameters=parameters)
+            memory = dataclasses.replace(
+                memory,
+                observation_moments=restore(
+                    "memory/observation_moments", memory.observation_moments, initial.tensors
+                ),
+                return_moments=restore("memory/return_moments", memory.return_moments, initial.tensors),
+            ).looking_at(self.edge, observation)
+        return _Progress(algorithm, memory, env_state, Episodes(), History(self.env.num_envs))
 
     def _collected(self, now: _Progress) -> tuple[Rollout, Trace]:
         """One rollout. Nothing of it is kept when a value in it is not finite."""

@@ -14,9 +14,10 @@ import select
 import signal
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 from multiprocessing.shared_memory import SharedMemory
 from typing import Any, NamedTuple
 
@@ -58,7 +59,7 @@ class Rows(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Cast:
+class Setup:
     """What n environments have in common."""
 
     name: str
@@ -92,8 +93,13 @@ class Cast:
             align=True,
         )
 
-    def rows(self, buffer: bytearray | memoryview) -> Rows:
-        """The rows that lie in a buffer of n times `row_type`."""
+    @property
+    def num_bytes(self) -> int:
+        return self.num_envs * self.row_type.itemsize
+
+    def rows(self, buffer: bytearray | memoryview | None) -> Rows:
+        """The rows that lie in a buffer of `num_bytes`."""
+        assert buffer is not None, "shared memory has none once it is closed, and NumPy would make one"
         table: NDArray[np.void] = np.ndarray(self.num_envs, self.row_type, buffer)
         return Rows(*(table[field] for field in Rows._fields))
 
@@ -106,16 +112,16 @@ class Cast:
         return f"{self.name}: environment {index}, in its episode {episode} (seed {seed}), {doing},"
 
 
-class Episodes:
+class Serial:
     """Some of the environments, stepped one after the other; an episode's end is followed by a step that resets.
 
     Every reset is seeded, so that number of episode and actions since bring back any environment that honours its
     seed, even one that draws random numbers in `step`.
     """
 
-    def __init__(self, cast: Cast, envs: Sequence[Env], first: int, rows: Rows) -> None:
+    def __init__(self, setup: Setup, envs: Sequence[Env], first: int, rows: Rows) -> None:
         self.rows = rows
-        self._cast = cast
+        self._setup = setup
         self._envs = dict(enumerate(envs, first))
 
     def reset(self) -> None:
@@ -147,7 +153,7 @@ class Episodes:
         rows.step[index] = 0
         rows.busy[index] = True
         try:
-            observation, _ = self._envs[index].reset(seed=self._cast.episode_seed(index, episode))
+            observation, _ = self._envs[index].reset(seed=self._setup.episode_seed(index, episode))
             rows.observation[index] = observation
         except Exception as error:
             raise self._failed(index, error) from error
@@ -160,7 +166,7 @@ class Episodes:
         rows = self.rows
         rows.step[index] += 1
         # `astype` copies: an environment may keep the action it got, and the row is about to be overwritten.
-        action = rows.action[index].astype(self._cast.action_dtype).reshape(self._cast.action_shape)
+        action = rows.action[index].astype(self._setup.action_dtype).reshape(self._setup.action_shape)
         rows.busy[index] = True
         try:
             observation, reward, terminated, truncated, info = self._envs[index].step(action)
@@ -175,7 +181,7 @@ class Episodes:
         rows.valid[index] = True
 
     def _failed(self, index: int, error: Exception) -> EnvironmentFailed:
-        return EnvironmentFailed(f"{self._cast.whereabouts(self.rows, index)} raised {said(error)}")
+        return EnvironmentFailed(f"{self._setup.whereabouts(self.rows, index)} raised {said(error)}")
 
 
 def make_all(make: Make, name: str, count: int) -> list[Env]:
@@ -190,7 +196,7 @@ def make_all(make: Make, name: str, count: int) -> list[Env]:
     return envs
 
 
-def close_all(envs: Iterator[Env] | Sequence[Env] | Any) -> None:
+def close_all(envs: Iterable[Env]) -> None:
     """Close every environment, also those after one that fails to."""
     for env in envs:
         with contextlib.suppress(Exception):
@@ -203,6 +209,7 @@ def said(error: Exception) -> str:
 
 
 def importable_only(name: str) -> BadInput:
+    """What to tell whoever made an environment with something that does not reach another process."""
     return BadInput(
         f"{name} cannot be made in worker processes: with --workers, what makes it must be a function at the top level "
         "of an importable module, not a lambda or a function inside another."
@@ -212,7 +219,7 @@ def importable_only(name: str) -> BadInput:
 class Worker(NamedTuple):
     """The caller's end of one worker process."""
 
-    process: multiprocessing.process.BaseProcess
+    process: BaseProcess
     pipe: Connection
     indices: range
     """Its environments."""
@@ -226,21 +233,23 @@ class Workers:
     Actions and results lie in shared memory; a step costs each worker one byte each way.
     """
 
-    def __init__(self, cast: Cast, make: Make, count: int, timeout: float) -> None:
+    def __init__(self, setup: Setup, make: Make, count: int, timeout: float) -> None:
         try:
             pickled = pickle.dumps(make)
         except Exception as error:
-            raise importable_only(cast.name) from error
-        self._cast = cast
+            raise importable_only(setup.name) from error
+        self._setup = setup
         self._timeout = timeout
+        self._ready = False
         self._workers: list[Worker] = []
-        self._memory = SharedMemory(create=True, size=cast.num_envs * cast.row_type.itemsize)
-        self.rows = cast.rows(self._memory.buf)
+        self._memory = SharedMemory(create=True, size=setup.num_bytes)
+        self.rows = setup.rows(self._memory.buf)
         try:
             for k in range(count):
-                indices = range(cast.num_envs * k // count, cast.num_envs * (k + 1) // count)
-                self._workers.append(_start(cast, pickled, indices, self._memory.name))
+                indices = range(setup.num_envs * k // count, setup.num_envs * (k + 1) // count)
+                self._workers.append(_start(setup, pickled, indices, self._memory.name))
             self._await(START_SECONDS)
+            self._ready = True
         except BaseException:
             self.close()
             raise
@@ -268,9 +277,7 @@ class Workers:
             worker.process.close()
         del self.rows
         self._memory.unlink()
-        # The frames of an exception on its way up may still hold rows; the memory goes with them.
-        with contextlib.suppress(BufferError):
-            self._memory.close()
+        _release(self._memory)
 
     def _tell(self, command: bytes, details: object = None) -> None:
         for worker in self._workers:
@@ -295,21 +302,35 @@ class Workers:
             if failure is not None:
                 raise failure
             if not answer:
-                worker.process.join(END_SECONDS)
-                code = worker.process.exitcode
-                raise EnvironmentFailed(f"{self._whereabouts(worker)} ended its worker process with exit code {code}.")
+                raise self._died(worker)
+
+    def _died(self, worker: Worker) -> EnvironmentFailed:
+        worker.process.join(END_SECONDS)
+        code = worker.process.exitcode
+        if not self._ready:
+            return EnvironmentFailed(
+                f"{self._setup.name}: a worker process ended with exit code {code} before it was ready; a script that "
+                'uses workers must do so under `if __name__ == "__main__":`, because workers import it.'
+            )
+        return EnvironmentFailed(f"{self._whereabouts(worker)} lost its worker process (exit code {code}).")
 
     def _whereabouts(self, worker: Worker) -> str:
         for index in worker.indices:
             if self.rows.busy[index]:
-                return self._cast.whereabouts(self.rows, index)
-        return f"{self._cast.name}: one of the environments {worker.indices[0]} to {worker.indices[-1]}"
+                return self._setup.whereabouts(self.rows, index)
+        return f"{self._setup.name}: each of the environments {worker.indices[0]} to {worker.indices[-1]}"
 
 
-def _start(cast: Cast, pickled: bytes, indices: range, block: str) -> Worker:
+def _release(memory: SharedMemory) -> None:
+    # The frames of an exception on its way up may still hold rows; then the memory goes when they do.
+    with contextlib.suppress(BufferError):
+        memory.close()
+
+
+def _start(setup: Setup, pickled: bytes, indices: range, block: str) -> Worker:
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
-    process = context.Process(target=_serve, args=(cast, pickled, indices, block, theirs), daemon=True)
+    process = context.Process(target=_serve, args=(setup, pickled, indices, block, theirs), daemon=True)
     # Ctrl-C reaches every process of a terminal; the caller decides what it means. A blocked signal stays blocked in a
     # process started meanwhile, from its first instruction on.
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
@@ -323,37 +344,43 @@ def _start(cast: Cast, pickled: bytes, indices: range, block: str) -> Worker:
     return Worker(process, ours, indices, answers)
 
 
-def _serve(cast: Cast, pickled: bytes, indices: range, block: str, pipe: Connection) -> None:
-    """What a worker process does: answer until its caller closes the pipe."""
+def _serve(setup: Setup, pickled: bytes, indices: range, block: str, pipe: Connection) -> None:
+    """What a worker process does."""
     memory = SharedMemory(block)
+    _answer_or_fail(setup, pickled, indices, memory, pipe)
+    _release(memory)
+
+
+def _answer_or_fail(setup: Setup, pickled: bytes, indices: range, memory: SharedMemory, pipe: Connection) -> None:
     try:
-        _answer(cast, pickled, indices, cast.rows(memory.buf), pipe)
-    except OSError:
+        _answer(setup, pickled, indices, memory, pipe)
+    except (BrokenPipeError, ConnectionResetError, EOFError):
         pass  # the caller is gone
     except Exception as error:
-        failure = error if isinstance(error, DetentError) else EnvironmentFailed(f"{cast.name} raised {said(error)}")
-        failure.add_note("".join(traceback.format_exception(error)))
+        failure = error if isinstance(error, DetentError) else EnvironmentFailed(f"{setup.name} raised {said(error)}")
+        failure.add_note("".join(traceback.format_exception(error)))  # pickling loses the traceback itself
         with contextlib.suppress(OSError):
             os.write(pipe.fileno(), FAILED)
             pipe.send(failure)
-    memory.close()
 
 
-def _answer(cast: Cast, pickled: bytes, indices: range, rows: Rows, pipe: Connection) -> None:
+def _answer(setup: Setup, pickled: bytes, indices: range, memory: SharedMemory, pipe: Connection) -> None:
+    """Do as told until the caller closes the pipe."""
     try:
         make = pickle.loads(pickled)
     except (AttributeError, ImportError) as error:
-        raise importable_only(cast.name) from error
-    episodes = Episodes(cast, make_all(make, cast.name, len(indices)), indices[0], rows)
+        raise importable_only(setup.name) from error
+    envs = make_all(make, setup.name, len(indices))
+    serial = Serial(setup, envs, indices[0], setup.rows(memory.buf))
     try:
         os.write(pipe.fileno(), DONE)
         while command := os.read(pipe.fileno(), 1):
             if command == STEP:
-                episodes.step()
+                serial.step()
             elif command == RESET:
-                episodes.reset()
+                serial.reset()
             else:
-                episodes.replay(*pipe.recv())
+                serial.replay(*pipe.recv())
             os.write(pipe.fileno(), DONE)
     finally:
-        episodes.close()
+        serial.close()

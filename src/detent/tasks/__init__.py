@@ -6,6 +6,7 @@ A task is found, in this order, among those registered here or by the user, amon
 
 from __future__ import annotations
 
+import functools
 import importlib
 import sys
 from collections.abc import Callable, Mapping
@@ -71,10 +72,10 @@ def register_task(name: str, factory: Factory) -> None:
 
 def gymnasium_task(name: str, factory: Factory, suite: str = "gymnasium") -> Task:
     def make(wanted: Wanted) -> Environment:
-        from detent.environments.host import Host, with_options
+        from detent.environments.host import Host
 
         return Host(
-            with_options(factory, wanted.options, name),
+            functools.partial(factory, **wanted.options) if wanted.options else factory,
             name,
             wanted.seed,
             wanted.num_envs,
@@ -94,9 +95,9 @@ def find_task(name: str, may_import: bool = True) -> Task:
         return gymnasium_task(name, _imported(name, may_import), suite="user")
     env_id = name.removeprefix("gymnasium/")
     if env_id in gymnasium.registry:
-        from detent.environments.host import Gymnasium
+        from detent.environments.host import make_factory
 
-        return gymnasium_task(name, Gymnasium(env_id))
+        return gymnasium_task(name, make_factory(env_id, {}))
     known = [*TASKS.names(), *gymnasium.registry]
     raise BadInput(
         f"There is no task named {name!r}.{nearest(name, known)} "

@@ -1,0 +1,334 @@
+"""The command line. Verbs import what they need, so that `detent --help` is quick."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from types import FrameType
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from detent.errors import BadInput, DetentError
+
+if TYPE_CHECKING:
+    from detent.configuration import Run
+    from detent.training import Record
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser whose errors are one sentence."""
+
+    def __init__(self, verb: str = "", **options: Any) -> None:
+        super().__init__(
+            prog=f"detent {verb}".strip(),
+            allow_abbrev=False,
+            formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(prog, max_help_position=32, width=80),
+            **options,
+        )
+
+    def error(self, message: str) -> NoReturn:
+        raise BadInput(f"{message[0].upper()}{message[1:]}; see `{self.prog} --help`.")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one verb and return the exit code: 0 done, 2 bad input, 3 stopped or diverged, 130/143 interrupted."""
+    try:
+        return _dispatch(list(sys.argv[1:] if argv is None else argv))
+    except DetentError as error:
+        print(f"detent: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
+    except BrokenPipeError:
+        # The reader (head, less) went away; that is its right.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def _dispatch(argv: list[str]) -> int:
+    verbs = "\n".join(f"  {name:<8} {about}" for name, (about, _) in VERBS.items())
+    parser = Parser(
+        usage="detent VERB ...",
+        description=f"On-policy training for continuous actions.\n\nverbs:\n{verbs}",
+        epilog="`detent VERB --help` tells more.",
+    )
+    parser.add_argument("verb", nargs="?", help=argparse.SUPPRESS)
+    parser.add_argument("--version", action="store_true", help="print the version and leave")
+    args, _ = parser.parse_known_args(argv[:1])
+    if args.version:
+        from importlib.metadata import version
+
+        print(f"detent {version('detent')}")
+        return 0
+    if args.verb is None:
+        parser.print_help()
+        return 0
+    if args.verb not in VERBS:
+        from detent.registry import nearest
+
+        raise BadInput(f"There is no verb {args.verb!r}.{nearest(args.verb, VERBS)} See `detent --help`.")
+    return VERBS[args.verb][1](argv[1:])
+
+
+def _import_flag(parser: Parser) -> None:
+    parser.add_argument(
+        "--import", dest="imports", action="append", default=[], metavar="MODULE",
+        help="import this module first, for heads, algorithms and tasks of your own; may be repeated",
+    )  # fmt: skip
+
+
+def _import(modules: Sequence[str]) -> None:
+    if modules:
+        from detent.tasks import import_module
+
+        for module in modules:
+            import_module(module)
+
+
+# --- train and resume ---
+
+
+def _train(argv: list[str]) -> int:
+    from detent import configuration as c
+
+    first = Parser("train", add_help=False)
+    _import_flag(first)
+    for name, default in (("head", c.DEFAULT_HEAD), ("algo", c.DEFAULT_ALGO), ("preset", c.DEFAULT_PRESET)):
+        first.add_argument(f"--{name}", default=default)
+    chosen, _ = first.parse_known_args(argv)
+    _import(chosen.imports)
+
+    parser = _train_parser(chosen)
+    args, unknown = parser.parse_known_args(argv)
+    if unknown:
+        if unknown[0].startswith("--"):
+            name = unknown[0].split("=")[0].removeprefix("--").replace("-", "_")
+            raise BadInput(c.unknown_option(name, chosen.head, chosen.algo))
+        parser.error(f"unexpected argument {unknown[0]!r}")
+    given = vars(args)
+    options = {f.name: given[f.name] for part in c.option_parts(chosen.head, chosen.algo) for f in c.options_of(part)}
+    run = c.Run(args.task, chosen.head, chosen.algo, chosen.preset, **options)
+    return _carry_out(run, args.out or os.path.join("runs", run.slug), args, resume=args.resume, init=args.init_from)
+
+
+def _train_parser(chosen: argparse.Namespace) -> Parser:
+    from detent import configuration as c
+    from detent.algorithms import ALGORITHMS
+    from detent.heads import HEADS
+
+    parser = Parser("train", usage="detent train TASK [flags]", description="Train a policy.")
+    parser.add_argument("task", metavar="TASK", help="a name (see `detent tasks`) or module:factory")
+    what = parser.add_argument_group("what to train")
+    what.add_argument("--head", help=f"policy head: {', '.join(HEADS.names())} (default: {c.DEFAULT_HEAD})")
+    what.add_argument("--algo", help=f"algorithm: {', '.join(ALGORITHMS.names())} (default: {c.DEFAULT_ALGO})")
+    what.add_argument("--preset", help=f"settings: {', '.join(c.PRESETS)} (default: {c.DEFAULT_PRESET})")
+    _import_flag(parser)
+    where = parser.add_argument_group("the run directory")
+    where.add_argument("--out", help="where to (default: runs/<task>-<algo>-<head>-<seed>)")
+    where.add_argument("--resume", action="store_true", help="continue the run in --out, if there is one")
+    where.add_argument("--init-from", metavar="RUN", help="start from the parameters of another run")
+    _execution_flags(where)
+    preset = c.checked_preset(chosen.preset, chosen.algo, chosen.head)
+    titles = (f"the head ({chosen.head})", f"the algorithm ({chosen.algo})", "the training")
+    for title, part in zip(titles, c.option_parts(chosen.head, chosen.algo), strict=True):
+        group = parser.add_argument_group(title)
+        for declared in c.options_of(part):
+            default = preset.get(declared.name, declared.default)
+            about = declared.metadata["help"].replace("%", "%%")
+            shown = "" if default is None else f" (default: {_shown(default)})"
+            extra: dict[str, Any] = {"metavar": "X"}
+            if isinstance(declared.default, bool):
+                extra = {"action": argparse.BooleanOptionalAction}
+            group.add_argument(c.flag(declared.name), dest=declared.name, help=about + shown, **extra)
+    return parser
+
+
+def _shown(default: Any) -> str:
+    return ",".join(map(str, default)) if isinstance(default, tuple) else str(default)
+
+
+def _execution_flags(group: Any) -> None:
+    group.add_argument("--max-minutes", metavar="X", help="stop, resumable, after this many minutes")
+    group.add_argument("--checkpoint-minutes", metavar="X", default="1", help="minutes between checkpoints (default: 1)")
+    group.add_argument("--keep", choices=("last", "all"), default="last", help="which checkpoints to keep (default: the last two)")
+    group.add_argument("--tensorboard", action="store_true", help="log to TensorBoard, into the run directory")
+    group.add_argument("--wandb", action="store_true", help="log to Weights & Biases")
+    group.add_argument("--quiet", action="store_true", help="show no progress")
+
+
+def _resume(argv: list[str]) -> int:
+    from detent.runs import RunDirectory
+
+    parser = Parser("resume", description="Continue a run where its last checkpoint left it.")
+    parser.add_argument("run", metavar="RUN", help="a run directory")
+    _import_flag(parser)
+    _execution_flags(parser)
+    args = parser.parse_args(argv)
+    _import(args.imports)
+    return _carry_out(RunDirectory(args.run).run(), args.run, args, resume=True)
+
+
+def _carry_out(run: Run, out: str, args: argparse.Namespace, resume: bool, init: str | None = None) -> int:
+    """Train in a run directory, with everything that watches."""
+    from pathlib import Path
+
+    from detent import loggers, progress
+    from detent.runs import Execution, RunDirectory, execute
+
+    stopped = _Stop()
+    how = Execution(
+        resume=resume,
+        max_minutes=_positive("--max-minutes", args.max_minutes),
+        checkpoint_seconds=60 * (_positive("--checkpoint-minutes", args.checkpoint_minutes) or 1.0),
+        keep_all=args.keep == "all",
+        init_from=init,
+        stop=stopped.why,
+    )
+    records: Iterator[Record] = execute(run, out, how)
+    if args.tensorboard:
+        records = loggers.to_tensorboard(records, Path(out))
+    if args.wandb:
+        records = loggers.to_wandb(records, Path(out), run.configuration)
+    if not args.quiet:
+        records = progress.follow(records, os.path.basename(os.path.normpath(out)), run.settings.steps)
+    last = None
+    with stopped:
+        for record in records:
+            last = record
+    return _told_end(RunDirectory(out), last, stopped.signal)
+
+
+def _told_end(directory: Any, last: Record | None, caught: int | None) -> int:
+    status = directory.status()
+    if last is None:
+        print(f"{directory.path} is {status} already; there is nothing to do.")
+        return 0
+    value = last["rollout/ep_rew_mean"]
+    told = "no episode has ended" if value is None else f"mean return of the last 100 episodes {value:,.1f}"
+    print(f"{status} after {int(last['time/total_timesteps'] or 0):,} steps: {told}; {directory.path}")
+    if status == "finished":
+        return 0
+    print(f"Continue with: detent resume {directory.path}")
+    return 3 if caught is None else 128 + caught
+
+
+def _positive(name: str, text: str | None) -> float | None:
+    if text is None:
+        return None
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 < value < float("inf"):
+        raise BadInput(f"{name} must be a number greater than 0, not {text!r}.")
+    return value
+
+
+class _Stop:
+    """SIGINT and SIGTERM end the run after the current iteration; a second one ends it at once."""
+
+    def __init__(self) -> None:
+        self.signal: int | None = None
+        self._before: dict[int, Any] = {}
+
+    def why(self) -> str | None:
+        return None if self.signal is None else f"received {signal.Signals(self.signal).name}"
+
+    def __enter__(self) -> None:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            self._before[number] = signal.signal(number, self._caught)
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _caught(self, number: int, frame: FrameType | None) -> None:
+        if self.signal is not None:
+            raise KeyboardInterrupt
+        self.signal = number
+
+
+# --- eval, tasks, heads ---
+
+
+def _eval(argv: list[str]) -> int:
+    import numpy as np
+
+    from detent.policy import load
+    from detent.runs import RunDirectory, evaluate_run
+
+    parser = Parser("eval", description="Play episodes with a trained policy: its most probable actions, and sampled ones.")
+    parser.add_argument("run", metavar="RUN", help="a run directory")
+    parser.add_argument("--episodes", default="20", metavar="N", help="episodes of each kind (default: 20)")
+    parser.add_argument("--seed", default="0", metavar="N", help="seed of the episodes (default: 0)")
+    parser.add_argument("--best", action="store_true", help="the best policy that --eval-every kept, not the last")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    _import_flag(parser)
+    args = parser.parse_args(argv)
+    _import(args.imports)
+    episodes, seed = _whole("--episodes", args.episodes, 1), _whole("--seed", args.seed, 0)
+    directory = RunDirectory(args.run)
+    run = directory.run()
+    policy = load(directory.path / "best_policy.safetensors" if args.best else directory.path)
+    results = {
+        "mode": evaluate_run(run, policy, episodes, seed),
+        "stochastic": evaluate_run(run, policy, episodes, seed, np.random.default_rng(seed)),
+    }
+    if args.json:
+        print(json.dumps({"run": str(directory.path), "steps": policy.meta["steps"], **results}, indent=2))
+        return 0
+    for kind, summary in results.items():
+        success = f", success rate {summary['success_rate']:.2f}" if "success_rate" in summary else ""
+        print(
+            f"{kind:<10}  return {summary['mean_reward']:,.1f} ± {summary['std_reward']:,.1f} (sd over "
+            f"{episodes} episodes), length {summary['mean_ep_length']:,.1f}{success}"
+        )
+    return 0
+
+
+def _whole(name: str, text: str, least: int) -> int:
+    if not text.isdigit() or int(text) < least:
+        raise BadInput(f"{name} must be a whole number of at least {least}, not {text!r}.")
+    return int(text)
+
+
+def _tasks(argv: list[str]) -> int:
+    parser = Parser("tasks", description="List the tasks by suite.")
+    _import_flag(parser)
+    _import(parser.parse_args(argv).imports)
+    from detent.tasks import TASKS
+
+    print(f"{'task':<28} {'suite':<10} {'backend':<10} resumes")
+    for name in TASKS.names():
+        task = TASKS.get(name)
+        print(f"{name:<28} {task.suite:<10} {task.backend:<10} {'exactly' if task.replayable else 'with new episodes'}")
+    print("\nAlso any Gymnasium id (gymnasium/ID where EnvPool has it too), and your own as module:factory.")
+    return 0
+
+
+def _heads(argv: list[str]) -> int:
+    parser = Parser("heads", description="List the policy heads.")
+    _import_flag(parser)
+    _import(parser.parse_args(argv).imports)
+    from detent.heads import HEADS
+
+    for name in HEADS.names():
+        about = (HEADS.get(name).__doc__ or "").strip().splitlines()
+        print(f"{name:<17} {about[0] if about else ''}")
+    return 0
+
+
+VERBS: dict[str, tuple[str, Callable[[list[str]], int]]] = {
+    "train": ("train a policy on a task", _train),
+    "resume": ("continue a run", _resume),
+    "eval": ("play episodes with a trained policy", _eval),
+    "tasks": ("list the tasks", _tasks),
+    "heads": ("list the policy heads", _heads),
+}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,83 @@
+"""Evaluation: whole episodes of a policy, each counted once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+from numpy.typing import NDArray
+
+from detent.environments import Environment, Step
+from detent.errors import BadInput
+
+MOST_ENVS = 16
+MOST_STEPS = 100_000
+"""Of one episode; a task without a time limit could go on for ever."""
+
+Act = Callable[[NDArray[np.float32]], NDArray[np.float32]]
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Returns and lengths of episodes, in the order they ended; success where the task reports it."""
+
+    returns: list[float]
+    lengths: list[int]
+    successes: list[float]
+
+    def summary(self) -> dict[str, float]:
+        """Mean and standard deviation (over episodes, not of the mean)."""
+        told = [s for s in self.successes if not np.isnan(s)]
+        return {
+            "episodes": len(self.returns),
+            "mean_reward": float(np.mean(self.returns)),
+            "std_reward": float(np.std(self.returns)),
+            "mean_ep_length": float(np.mean(self.lengths)),
+        } | ({"success_rate": float(np.mean(told))} if told else {})
+
+
+def evaluate(act: Act, make: Callable[[int], Environment], episodes: int) -> Evaluation:
+    """Play `episodes` episodes in environments made for the purpose.
+
+    Each environment plays a number of episodes fixed beforehand: taking the first to end would favour short ones.
+    """
+    env = make(min(episodes, MOST_ENVS))
+    try:
+        return _play(act, env, episodes)
+    finally:
+        env.close()
+
+
+def _play(act: Act, env: Environment, episodes: int) -> Evaluation:
+    left = np.array([len(range(i, episodes, env.num_envs)) for i in range(env.num_envs)])
+    totals, lengths = np.zeros(env.num_envs), np.zeros(env.num_envs, int)
+    result = Evaluation([], [], [])
+    state, observation = env.reset()
+    step_env = jax.jit(env.step) if env.traceable else env.step
+    while left.any():
+        with jax.enable_x64(env.traceable):
+            state, taken = step_env(state, act(np.asarray(observation)))
+        step: Step = jax.device_get(taken)
+        observation = step.observation
+        counted = step.valid & (left > 0)
+        totals += np.where(counted, step.reward, 0.0)
+        lengths += counted
+        if lengths.max() > MOST_STEPS:
+            raise BadInput(
+                f"An episode went on for more than {MOST_STEPS} steps; wrap the environment in "
+                "gymnasium.wrappers.TimeLimit to evaluate it."
+            )
+        for i in np.flatnonzero(counted & (step.terminated | step.truncated)):
+            _finish(result, totals, lengths, step.success, i)
+            left[i] -= 1
+    return result
+
+
+def _finish(result: Evaluation, totals: Any, lengths: Any, success: Any, i: int) -> None:
+    result.returns.append(float(totals[i]))
+    result.lengths.append(int(lengths[i]))
+    result.successes.append(float(success[i]))
+    totals[i], lengths[i] = 0.0, 0

@@ -1,0 +1,44 @@
+"""Optional loggers: TensorBoard and Weights & Biases, as consumers of the stream of records."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from detent.errors import BadInput
+from detent.training import Record
+
+
+def to_tensorboard(records: Iterator[Record], directory: Path) -> Iterator[Record]:
+    """Pass the records on, writing each to TensorBoard event files."""
+    writer = _extra("tensorboardX", "tensorboard").SummaryWriter(str(directory / "tensorboard"))
+    try:
+        for record in records:
+            for key, value in record.items():
+                if value is not None:
+                    writer.add_scalar(key, value, int(record["time/total_timesteps"] or 0))
+            yield record
+    finally:
+        writer.close()
+
+
+def to_wandb(records: Iterator[Record], directory: Path, configuration: dict[str, Any]) -> Iterator[Record]:
+    """Pass the records on, logging each to Weights & Biases (offline with WANDB_MODE=offline)."""
+    run = _extra("wandb", "wandb").init(
+        project="detent", name=directory.name, dir=str(directory), config=configuration, resume="allow"
+    )
+    try:
+        for record in records:
+            run.log(dict(record), step=int(record["time/total_timesteps"] or 0))
+            yield record
+    finally:
+        run.finish()
+
+
+def _extra(module: str, extra: str) -> Any:
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise BadInput(f"This needs the package {module}: pip install 'detent[{extra}]'.") from error
