@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import tempfile
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -14,14 +15,14 @@ TIME_LIMIT = 900.0
 """Seconds after which a contestant is given up."""
 
 
-class ContestantFailed(RuntimeError):
+class ContestantError(RuntimeError):
     """A contestant ended without a result."""
 
 
 def run(command: Sequence[str], environment: Mapping[str, str] | None = None) -> dict[str, Any]:
     """Run one contestant to its end and return what it measured."""
-    process = _start(command, environment)
-    return _result(process, command)
+    with tempfile.TemporaryDirectory() as scratch:
+        return _result(_start(command, scratch, environment), command)
 
 
 def run_together(commands: Sequence[Sequence[str]]) -> list[dict[str, Any]]:
@@ -29,13 +30,14 @@ def run_together(commands: Sequence[Sequence[str]]) -> list[dict[str, Any]]:
 
     They must have been given `--barrier`.
     """
-    processes = [_start(command, None) for command in commands]
+    scratch = tempfile.TemporaryDirectory()
+    processes = [_start(command, scratch.name) for command in commands]
     try:
         for process, command in zip(processes, commands, strict=True):
             assert process.stdout is not None
             if process.stdout.readline().strip() != READY:
                 _result(process, command)
-                raise ContestantFailed(f"{_name(command)} did not wait for the others")
+                raise ContestantError(f"{_name(command)} did not wait for the others")
         for process in processes:
             assert process.stdin is not None
             process.stdin.write("go\n")
@@ -46,15 +48,20 @@ def run_together(commands: Sequence[Sequence[str]]) -> list[dict[str, Any]]:
             if process.poll() is None:
                 process.kill()
                 process.wait()
+        scratch.cleanup()
 
 
-def _start(command: Sequence[str], environment: Mapping[str, str] | None) -> subprocess.Popen[str]:
+def _start(
+    command: Sequence[str], scratch: str, environment: Mapping[str, str] | None = None
+) -> subprocess.Popen[str]:
+    """In a scratch directory, because MuJoCo writes its warnings into the current one."""
     return subprocess.Popen(
         list(command),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        cwd=scratch,
         env=os.environ | dict(environment or {}),
     )
 
@@ -65,11 +72,11 @@ def _result(process: subprocess.Popen[str], command: Sequence[str]) -> dict[str,
     except subprocess.TimeoutExpired:
         process.kill()
         process.communicate()
-        raise ContestantFailed(f"{_name(command)} took longer than {TIME_LIMIT:.0f} s") from None
+        raise ContestantError(f"{_name(command)} took longer than {TIME_LIMIT:.0f} s") from None
     lines = [line for line in output.splitlines() if line.startswith("{")]
     if process.returncode or not lines:
         last_words = " | ".join(errors.strip().splitlines()[-3:])
-        raise ContestantFailed(f"{_name(command)} ended with {process.returncode}: {last_words}")
+        raise ContestantError(f"{_name(command)} ended with {process.returncode}: {last_words}")
     result: dict[str, Any] = json.loads(lines[-1])
     return result
 

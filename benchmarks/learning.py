@@ -30,10 +30,17 @@ def grid(**axes: Any) -> list[Options]:
 
 
 GRIDS: dict[str, list[Options]] = {
-    "explore": grid(task="Humanoid-v5", head=["gaussian", "ordinal"], steps=1_000_000, seed=100,
-                    learning_rate=[1e-4, 3e-4], target_kl=[0.0, 0.02]),
     "explore-cheetah": grid(task="HalfCheetah-v5", head=["gaussian", "ordinal"], steps=1_000_000, seed=100,
                             learning_rate=[1e-4, 3e-4], target_kl=[0.0, 0.02]),
+    "explore": [
+        *grid(task="Humanoid-v5", head="gaussian", steps=1_000_000, seed=100, learning_rate=3e-4, target_kl=0.01),
+        *grid(task="Humanoid-v5", head="ordinal", steps=1_000_000, seed=100, learning_rate=1e-4, target_kl=0.0),
+        *grid(task="Humanoid-v5", head="gaussian", steps=1_000_000, seed=100, learning_rate=1e-4, target_kl=0.0),
+        *grid(task="Humanoid-v5", head="ordinal", steps=1_000_000, seed=100, learning_rate=3e-4, target_kl=0.01),
+        *grid(task="HalfCheetah-v5", head=["gaussian", "ordinal"], steps=1_000_000, seed=100, learning_rate=3e-4,
+              target_kl=0.01),
+        *grid(task="HalfCheetah-v5", head="ordinal", steps=1_000_000, seed=100, learning_rate=1e-3, target_kl=0.02),
+    ],
 }  # fmt: skip
 
 

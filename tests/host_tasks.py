@@ -89,7 +89,8 @@ class Grid(Task):
         return np.zeros(6), {}
 
     def step(self, action: NDArray[Any]) -> Stepped:
-        assert action.shape == (2, 3) and action.dtype == np.float64
+        assert action.shape == (2, 3)
+        assert action.dtype == np.float64
         assert self.action_space.contains(action)
         return action.ravel(), 0.0, False, False, {}
 

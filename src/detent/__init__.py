@@ -1,12 +1,12 @@
 """Detent: on-policy training for continuous actions, with the policy head as a free choice.
 
-    import detent
+import detent
 
-    run = detent.Run(task="Humanoid-v5", head="ordinal", steps=1_000_000, seed=0)
-    for record in detent.train(run, out="runs/humanoid"):
-        print(record["time/total_timesteps"], record["rollout/ep_rew_mean"])
-    policy = detent.load("runs/humanoid")
-    action = policy(observation)
+run = detent.Run(task="Humanoid-v5", head="ordinal", steps=1_000_000, seed=0)
+for record in detent.train(run, out="runs/humanoid"):
+    print(record["time/total_timesteps"], record["rollout/ep_rew_mean"])
+policy = detent.load("runs/humanoid")
+action = policy(observation)
 """
 
 from __future__ import annotations

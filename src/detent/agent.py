@@ -34,9 +34,7 @@ class Agent:
         hidden_gains = [math.sqrt(2.0)] * len(self.hidden_sizes)
         inner = (self.observation_size, *self.hidden_sizes)
         return {
-            "policy": init_mlp(
-                policy_key, (*inner, self.head.outputs(self.space)), [*hidden_gains, self.policy_gain]
-            ),
+            "policy": init_mlp(policy_key, (*inner, self.head.outputs(self.space)), [*hidden_gains, self.policy_gain]),
             "head": self.head.parameters(self.space),
             "value": init_mlp(value_key, (*inner, 1), [*hidden_gains, 1.0]),
         }

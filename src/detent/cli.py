@@ -93,6 +93,7 @@ def _import(modules: Sequence[str]) -> None:
 
 def _train(argv: list[str]) -> int:
     from detent import configuration as c
+    from detent.options import options_of
 
     first = Parser("train", add_help=False)
     _import_flag(first)
@@ -109,7 +110,7 @@ def _train(argv: list[str]) -> int:
             raise BadInput(c.unknown_option(name, chosen.head, chosen.algo))
         parser.error(f"unexpected argument {unknown[0]!r}")
     given = vars(args)
-    options = {f.name: given[f.name] for part in c.option_parts(chosen.head, chosen.algo) for f in c.options_of(part)}
+    options = {f.name: given[f.name] for part in c.option_parts(chosen.head, chosen.algo) for f in options_of(part)}
     run = c.Run(args.task, chosen.head, chosen.algo, chosen.preset, **options)
     return _carry_out(run, args.out or os.path.join("runs", run.slug), args, resume=args.resume, init=args.init_from)
 
@@ -118,13 +119,15 @@ def _train_parser(chosen: argparse.Namespace) -> Parser:
     from detent import configuration as c
     from detent.algorithms import ALGORITHMS
     from detent.heads import HEADS
+    from detent.options import flag, options_of
+    from detent.presets import PRESETS
 
     parser = Parser("train", usage="detent train TASK [flags]", description="Train a policy.")
     parser.add_argument("task", metavar="TASK", help="a name (see `detent tasks`) or module:factory")
     what = parser.add_argument_group("what to train")
     what.add_argument("--head", help=f"policy head: {', '.join(HEADS.names())} (default: {c.DEFAULT_HEAD})")
     what.add_argument("--algo", help=f"algorithm: {', '.join(ALGORITHMS.names())} (default: {c.DEFAULT_ALGO})")
-    what.add_argument("--preset", help=f"settings: {', '.join(c.PRESETS)} (default: {c.DEFAULT_PRESET})")
+    what.add_argument("--preset", help=f"settings: {', '.join(PRESETS)} (default: {c.DEFAULT_PRESET})")
     _import_flag(parser)
     where = parser.add_argument_group("the run directory")
     where.add_argument("--out", help="where to (default: runs/<task>-<algo>-<head>-<seed>)")
@@ -135,14 +138,14 @@ def _train_parser(chosen: argparse.Namespace) -> Parser:
     titles = (f"the head ({chosen.head})", f"the algorithm ({chosen.algo})", "the training")
     for title, part in zip(titles, c.option_parts(chosen.head, chosen.algo), strict=True):
         group = parser.add_argument_group(title)
-        for declared in c.options_of(part):
+        for declared in options_of(part):
             default = preset.get(declared.name, declared.default)
             about = declared.metadata["help"].replace("%", "%%")
             shown = "" if default is None else f" (default: {_shown(default)})"
             extra: dict[str, Any] = {"metavar": "X"}
             if isinstance(declared.default, bool):
                 extra = {"action": argparse.BooleanOptionalAction}
-            group.add_argument(c.flag(declared.name), dest=declared.name, help=about + shown, **extra)
+            group.add_argument(flag(declared.name), dest=declared.name, help=about + shown, **extra)
     return parser
 
 
@@ -152,8 +155,12 @@ def _shown(default: Any) -> str:
 
 def _execution_flags(group: Any) -> None:
     group.add_argument("--max-minutes", metavar="X", help="stop, resumable, after this many minutes")
-    group.add_argument("--checkpoint-minutes", metavar="X", default="1", help="minutes between checkpoints (default: 1)")
-    group.add_argument("--keep", choices=("last", "all"), default="last", help="which checkpoints to keep (default: the last two)")
+    group.add_argument(
+        "--checkpoint-minutes", metavar="X", default="1", help="minutes between checkpoints (default: 1)"
+    )
+    group.add_argument(
+        "--keep", choices=("last", "all"), default="last", help="which checkpoints to keep (default: the last two)"
+    )
     group.add_argument("--tensorboard", action="store_true", help="log to TensorBoard, into the run directory")
     group.add_argument("--wandb", action="store_true", help="log to Weights & Biases")
     group.add_argument("--quiet", action="store_true", help="show no progress")
@@ -260,7 +267,9 @@ def _eval(argv: list[str]) -> int:
     from detent.policy import load
     from detent.runs import RunDirectory, evaluate_run
 
-    parser = Parser("eval", description="Play episodes with a trained policy: its most probable actions, and sampled ones.")
+    parser = Parser(
+        "eval", description="Play episodes with a trained policy: its most probable actions, and sampled ones."
+    )
     parser.add_argument("run", metavar="RUN", help="a run directory")
     parser.add_argument("--episodes", default="20", metavar="N", help="episodes of each kind (default: 20)")
     parser.add_argument("--seed", default="0", metavar="N", help="seed of the episodes (default: 0)")

@@ -36,7 +36,8 @@ class Settings:
     )
     env_timeout: float = option(60.0, "seconds after which a worker's environment counts as hung", above=0)
     actions: str = option(
-        "scale", "how [-1, 1] meets the environment's bounds: scale to them, clip to them, or raw",
+        "scale",
+        "how [-1, 1] meets the environment's bounds: scale to them, clip to them, or raw",
         choices=("scale", "clip", "raw"),
     )
     normalize_observations: bool = option(True, "normalise observations by their running mean and spread")
@@ -44,9 +45,7 @@ class Settings:
     normalization_clip: float = option(10.0, "largest size of a normalised observation or reward", above=0)
     hidden_sizes: tuple[int, ...] = option((64, 64), "widths of the hidden layers of policy and value function")
     policy_gain: float = option(0.01, "gain of the policy's last layer at the start", above=0)
-    anneal_steps: int | None = option(
-        None, "steps over which schedules run; default: --steps", at_least=1
-    )
+    anneal_steps: int | None = option(None, "steps over which schedules run; default: --steps", at_least=1)
     eval_every: int = option(0, "evaluate the deterministic policy every so many steps; 0: never", at_least=0)
     eval_episodes: int = option(10, "episodes per evaluation", at_least=1)
 
@@ -85,8 +84,7 @@ class Run:
         if unknown:
             raise BadInput(unknown_option(unknown[0], head, algo))
         made = [
-            part(**{f.name: coerced(f, values[f.name]) for f in options_of(part) if f.name in values})
-            for part in parts
+            part(**{f.name: coerced(f, values[f.name]) for f in options_of(part) if f.name in values}) for part in parts
         ]
         if callable(task):
             name = f"{task.__module__}:{getattr(task, '__qualname__', type(task).__name__)}"
@@ -105,10 +103,7 @@ class Run:
         batch, envs = self.algorithm.batch_size, self.settings.envs
         if batch % envs:
             near = min((d for d in range(1, batch + 1) if batch % d == 0), key=lambda d: abs(d - envs))
-            raise BadInput(
-                f"--batch-size {batch} is not a multiple of --envs {envs}; --envs {near} would do, "
-                f"or --batch-size {envs * max(1, round(batch / envs))}."
-            )
+            raise BadInput(f"--batch-size {batch} is not a multiple of --envs {envs}; --envs {near} would do.")
 
     @property
     def options(self) -> dict[str, Any]:
@@ -145,7 +140,7 @@ class Run:
 
 def option_parts(head: str, algo: str) -> tuple[type, type, type]:
     """The dataclasses whose options a run has; their names are disjoint."""
-    return HEADS.get(head), ALGORITHMS.get(algo), Settings  # type: ignore[return-value]
+    return HEADS.get(head), ALGORITHMS.get(algo), Settings
 
 
 def checked_preset(preset: str, algo: str, head: str) -> dict[str, Any]:

@@ -79,9 +79,7 @@ class History:
         if not self._chunks:
             return Replay(self._resets.copy(), [np.zeros((0, 0), np.float32)] * len(self._resets))
         actions = np.concatenate(self._chunks)
-        return Replay(
-            self._resets.copy(), [actions[began:, i] for i, began in enumerate(self._began - self._first)]
-        )
+        return Replay(self._resets.copy(), [actions[began:, i] for i, began in enumerate(self._began - self._first)])
 
     def tensors(self) -> dict[str, NDArray[Any]]:
         resets, actions = self.replay()

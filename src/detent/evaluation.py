@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
@@ -59,7 +60,7 @@ def _play(act: Act, env: Environment, episodes: int) -> Evaluation:
     step_env = jax.jit(env.step) if env.traceable else env.step
     while left.any():
         with jax.enable_x64(env.traceable):
-            state, taken = step_env(state, act(np.asarray(observation)))
+            state, taken = step_env(state, jnp.asarray(act(np.asarray(observation))))
         step: Step = jax.device_get(taken)
         observation = step.observation
         counted = step.valid & (left > 0)
@@ -70,7 +71,7 @@ def _play(act: Act, env: Environment, episodes: int) -> Evaluation:
                 f"An episode went on for more than {MOST_STEPS} steps; wrap the environment in "
                 "gymnasium.wrappers.TimeLimit to evaluate it."
             )
-        for i in np.flatnonzero(counted & (step.terminated | step.truncated)):
+        for i in np.flatnonzero(counted & (step.terminated | step.truncated)).tolist():
             _finish(result, totals, lengths, step.success, i)
             left[i] -= 1
     return result

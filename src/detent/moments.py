@@ -23,9 +23,7 @@ class Moments:
     @staticmethod
     def zero(shape: tuple[int, ...]) -> Moments:
         # A little weight on (0, 1), as in OpenAI Baselines, so that the first batch divides by no zero.
-        return Moments(
-            jnp.zeros(shape, jnp.float32), jnp.ones(shape, jnp.float32), jnp.asarray(1e-4, jnp.float32)
-        )
+        return Moments(jnp.zeros(shape, jnp.float32), jnp.ones(shape, jnp.float32), jnp.asarray(1e-4, jnp.float32))
 
     def update(self, x: Float[Array, "n *d"], weight: Float[Array, " n"]) -> Moments:
         """Merge a batch; samples of weight 0 leave no trace (Chan, Golub & LeVeque 1979)."""

@@ -17,7 +17,8 @@ from detent.files import Corrupt, read_tensors, write_tensors
 SCHEMA = 1
 EPSILON = 1e-8
 
-Floats = NDArray[np.float32]
+Floats = NDArray[Any]
+"""float32 on the way in and out; NumPy's own idea of precision in between."""
 Choose = str
 """How one action is taken from a distribution: `mode`, `mean` or `sample`."""
 
@@ -39,9 +40,7 @@ class Policy:
 
     def __post_init__(self) -> None:
         names = [name for name in self.tensors if name.startswith("policy/") and name.endswith("/w")]
-        layers = [
-            (self.tensors[f"policy/{i}/w"], self.tensors[f"policy/{i}/b"]) for i in range(len(names))
-        ]
+        layers = [(self.tensors[f"policy/{i}/w"], self.tensors[f"policy/{i}/b"]) for i in range(len(names))]
         object.__setattr__(self, "_layers", layers)
 
     def __call__(self, observation: ArrayLike) -> Floats:
@@ -66,9 +65,7 @@ class Policy:
     def _act(self, observation: ArrayLike, choose: Choose, rng: np.random.Generator | None = None) -> Floats:
         x = np.asarray(observation, np.float32)
         if x.ndim == 0 or x.shape[-1] != self.observation_size:
-            raise BadInput(
-                f"The policy takes observations of {self.observation_size} numbers, not of shape {x.shape}."
-            )
+            raise BadInput(f"The policy takes observations of {self.observation_size} numbers, not of shape {x.shape}.")
         if self.meta["normalize_observations"]:
             mean, var = self.tensors["observation/mean"], self.tensors["observation/var"]
             x = np.clip((x - mean) / np.sqrt(var + np.float32(EPSILON)), -self.meta["clip"], self.meta["clip"])
@@ -106,14 +103,13 @@ def load(path: str | os.PathLike[str]) -> Policy:
 
 # --- The vocabulary of `Head.deploy`: every op takes the running value and gives the next one. -------------
 
-Apply = Callable[
-    [Floats, Mapping[str, Any], Mapping[str, Floats], Choose, np.random.Generator | None], Floats
-]
+Apply = Callable[[Floats, Mapping[str, Any], Mapping[str, Floats], Choose, np.random.Generator | None], Floats]
 
 
 def _by_bins(x: Floats, op: Mapping[str, Any]) -> Floats:
     """[..., m K] -> [..., m, K]."""
-    return x.reshape(*x.shape[:-1], -1, op["bins"])
+    by_bins: Floats = x.reshape(*x.shape[:-1], -1, op["bins"])
+    return by_bins
 
 
 def _softplus(x: Floats) -> Floats:
@@ -125,25 +121,23 @@ def _running_sum(x: Floats, op: Mapping[str, Any], *_: Any) -> Floats:
 
 
 def _released_ladder(x: Floats, op: Mapping[str, Any], *_: Any) -> Floats:
-    logits, i = _by_bins(x, op), np.arange(op["bins"], dtype=np.float32)
-    return (-(op["bins"] - i) * _softplus(-logits) - i * _softplus(logits)).reshape(x.shape)
+    logits, bins = _by_bins(x, op), int(op["bins"])
+    i = np.arange(bins, dtype=np.float32)
+    return (-(bins - i) * _softplus(-logits) - i * _softplus(logits)).reshape(x.shape)
 
 
-def _categorical(
-    x: Floats, op: Mapping[str, Any], _: Any, choose: Choose, rng: np.random.Generator | None
-) -> Floats:
-    logits = _by_bins(x, op)
-    step = np.float32(2.0 / (op["bins"] - 1))
+def _categorical(x: Floats, op: Mapping[str, Any], _: Any, choose: Choose, rng: np.random.Generator | None) -> Floats:
+    logits, bins = _by_bins(x, op), int(op["bins"])
+    grid = np.linspace(-1.0, 1.0, bins, dtype=np.float32)
     if choose == "mode":
-        return np.argmax(logits, axis=-1) * step - np.float32(1.0)
+        return grid[np.argmax(logits, axis=-1)]
     weight = np.exp(logits - logits.max(-1, keepdims=True))
     if choose == "mean":
-        grid = np.arange(op["bins"], dtype=np.float32) * step - np.float32(1.0)
         return (weight @ grid) / weight.sum(-1)
     assert rng is not None
     cumulative = np.cumsum(weight, axis=-1)
     threshold = (1.0 - rng.random((*logits.shape[:-1], 1))) * cumulative[..., -1:]
-    return np.sum(cumulative < threshold, axis=-1) * step - np.float32(1.0)
+    return grid[np.sum(cumulative < threshold, axis=-1)]
 
 
 def _normal(

@@ -23,7 +23,7 @@ from detent.distributions import Action, Key
 from detent.environments import Environment, EnvState, Step
 from detent.moments import Moments
 
-COMPILER_OPTIONS: dict[str, bool | int | float | str] = {"xla_cpu_multi_thread_eigen": False}
+COMPILER_OPTIONS: dict[str, str | bool] = {"xla_cpu_multi_thread_eigen": False}
 """Matrices here are small: splitting their products over threads costs more than it saves, and would let the
 number of cores change the order of sums, hence the bits."""
 
@@ -101,9 +101,7 @@ class Choice(NamedTuple):
     clipped: Float[Array, " n"]
 
 
-Collect = Callable[
-    [Parameters, Memory, EnvState, Key], tuple[Memory, EnvState, Rollout, Trace]
-]
+Collect = Callable[[Parameters, Memory, EnvState, Key], tuple[Memory, EnvState, Rollout, Trace]]
 
 
 def begin(edge: Edge, observation: Float[Array, "n d"]) -> Memory:
@@ -138,9 +136,7 @@ def _decide(agent: Agent, edge: Edge, parameters: Parameters, memory: Memory, ke
     return Choice(action, distribution.log_prob(action), edge.action(unit, agent.space), clipped)
 
 
-def _absorb(
-    edge: Edge, memory: Memory, choice: Choice, step: Step
-) -> tuple[Memory, tuple[Rollout, Trace]]:
+def _absorb(edge: Edge, memory: Memory, choice: Choice, step: Step) -> tuple[Memory, tuple[Rollout, Trace]]:
     """Take in one step. Steps that only reset carry no weight in any statistic."""
     ended = step.terminated | step.truncated
     valid = step.valid.astype(jnp.float32)
@@ -191,18 +187,14 @@ def _scanned(agent: Agent, edge: Edge, env: Environment, steps: int) -> Collect:
     def collect(
         parameters: Parameters, memory: Memory, env_state: EnvState, key: Key
     ) -> tuple[Memory, EnvState, Rollout, Trace]:
-        def one(
-            carry: tuple[Memory, EnvState], key: Key
-        ) -> tuple[tuple[Memory, EnvState], tuple[Rollout, Trace]]:
+        def one(carry: tuple[Memory, EnvState], key: Key) -> tuple[tuple[Memory, EnvState], tuple[Rollout, Trace]]:
             memory, env_state = carry
             choice = _decide(agent, edge, parameters, memory, key)
             env_state, step = env.step(env_state, choice.env_action)
             memory, taken = _absorb(edge, memory, choice, step)
             return (memory, env_state), taken
 
-        (memory, env_state), (rollout, trace) = jax.lax.scan(
-            one, (memory, env_state), jax.random.split(key, steps)
-        )
+        (memory, env_state), (rollout, trace) = jax.lax.scan(one, (memory, env_state), jax.random.split(key, steps))
         last = memory.observation[None]
         return memory, env_state, rollout._replace(observation=jnp.concatenate([rollout.observation, last])), trace
 

@@ -1,11 +1,11 @@
 """The run directory: configuration, records, checkpoints, status and policy of one training.
 
-    run.json            what was asked for: every option, the versions and the machine; never changes
-    records.jsonl       one record per iteration
-    checkpoints/        safetensors, the last two (all with `keep_all`)
-    checkpoints.jsonl   a hash chain over all checkpoints ever written
-    status.json         running, finished, stopped, diverged or failed, and why
-    policy.safetensors  the policy as of the last checkpoint; best_policy.safetensors with --eval-every
+run.json            what was asked for: every option, the versions and the machine; never changes
+records.jsonl       one record per iteration
+checkpoints/        safetensors, the last two (all with `keep_all`)
+checkpoints.jsonl   a hash chain over all checkpoints ever written
+status.json         running, finished, stopped, diverged or failed, and why
+policy.safetensors  the policy as of the last checkpoint; best_policy.safetensors with --eval-every
 """
 
 from __future__ import annotations
@@ -31,7 +31,15 @@ from detent.configuration import Run
 from detent.errors import BadInput, DetentError, Diverged
 from detent.evaluation import evaluate
 from detent.files import (
-    CannotWrite, Corrupt, cannot_write, read_json, read_tensors, tensor_bytes, write_json, write_tensors, write_whole,
+    CannotWrite,
+    Corrupt,
+    cannot_write,
+    read_json,
+    read_tensors,
+    tensor_bytes,
+    write_json,
+    write_tensors,
+    write_whole,
 )  # fmt: skip
 from detent.policy import Policy
 from detent.snapshot import Snapshot
@@ -99,7 +107,9 @@ class RunDirectory:
         if differing:
             name = differing[0]
             was, now = (c[name] if name in c else c["options"].get(name) for c in (old, new))
-            raise BadInput(f"{self.path} holds another run: {name} is {was!r} there, not {now!r}; choose another --out.")
+            raise BadInput(
+                f"{self.path} holds another run: {name} is {was!r} there, not {now!r}; choose another --out."
+            )
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -112,7 +122,9 @@ class RunDirectory:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(descriptor)
-            raise BadInput(f"Another process is training in {self.path}; wait for it or choose another --out.") from None
+            raise BadInput(
+                f"Another process is training in {self.path}; wait for it or choose another --out."
+            ) from None
         try:
             yield
         finally:
@@ -227,7 +239,7 @@ def train(run: Run, out: str | os.PathLike[str] | None = None, **how: Any) -> It
     return records_of(run) if out is None else execute(run, out, Execution(**how))
 
 
-def execute(run: Run, out: str | os.PathLike[str], how: Execution = Execution()) -> Iterator[Record]:
+def execute(run: Run, out: str | os.PathLike[str], how: Execution) -> Iterator[Record]:
     """Train in a run directory: every record is written before it is yielded."""
     directory = RunDirectory(out)
     resuming = how.resume and directory.exists
@@ -250,8 +262,9 @@ def execute(run: Run, out: str | os.PathLike[str], how: Execution = Execution())
 def _watched(run: Run, directory: RunDirectory, how: Execution, start: Snapshot | None) -> Iterator[Record]:
     """Records, with the directory kept true to them whatever happens."""
     began = saved = time.monotonic()
-    best = max((r["eval/mean_reward"] or -math.inf for r in directory.records() if "eval/mean_reward" in r),
-               default=-math.inf)
+    best = max(
+        (r["eval/mean_reward"] or -math.inf for r in directory.records() if "eval/mean_reward" in r), default=-math.inf
+    )
     steps = int(start.meta["steps"]) if start else 0
     record: Record | None = None
     try:

@@ -40,8 +40,10 @@ def restore(prefix: str, like: T, tensors: Mapping[str, NDArray[Any]]) -> T:
         found = tensors.get(name)
         if found is None or found.shape != leaf.shape or found.dtype != leaf.dtype:
             have = "nothing" if found is None else f"{found.dtype}{list(found.shape)}"
-            raise Corrupt(f"The checkpoint does not fit the run: {name} should be {leaf.dtype}{list(leaf.shape)}, "
-                          f"and it holds {have}.")
+            raise Corrupt(
+                f"The checkpoint does not fit the run: {name} should be {leaf.dtype}{list(leaf.shape)}, "
+                f"and it holds {have}."
+            )
         restored.append(jnp.asarray(found))
     tree: T = jax.tree_util.tree_unflatten(structure, restored)
     return tree

@@ -155,9 +155,7 @@ class _Trainer:
             algorithm = algorithm._replace(parameters=parameters)
             memory = dataclasses.replace(
                 memory,
-                observation_moments=restore(
-                    "memory/observation_moments", memory.observation_moments, initial.tensors
-                ),
+                observation_moments=restore("memory/observation_moments", memory.observation_moments, initial.tensors),
                 return_moments=restore("memory/return_moments", memory.return_moments, initial.tensors),
             ).looking_at(self.edge, observation)
         return _Progress(algorithm, memory, env_state, Episodes(), History(self.env.num_envs))
@@ -184,9 +182,7 @@ class _Trainer:
         now.iteration += 1
         return {name: float(value) for name, value in jax.device_get(metrics).items()}
 
-    def _update(
-        self, state: Any, rollout: Rollout, progress: Float[Array, ""], key: Key
-    ) -> tuple[Any, Metrics]:
+    def _update(self, state: Any, rollout: Rollout, progress: Float[Array, ""], key: Key) -> tuple[Any, Metrics]:
         """The algorithm's update, and what any head can tell after it."""
         state, metrics = self.run.algorithm.update(self.agent, state, rollout, progress, key)
         distribution = self.agent.policy(state.parameters, rollout.observation[:-1])
@@ -209,9 +205,7 @@ class _Trainer:
 
     def _resumed(self, start: Snapshot) -> _Progress:
         state = jax.eval_shape(lambda: self.run.algorithm.init(self.agent, self.key))
-        memory = jax.eval_shape(
-            lambda: begin(self.edge, jnp.zeros((self.env.num_envs, self.env.observation_size)))
-        )
+        memory = jax.eval_shape(lambda: begin(self.edge, jnp.zeros((self.env.num_envs, self.env.observation_size))))
         now = _Progress(
             restore("algorithm", state, start.tensors),
             restore("memory", memory, start.tensors),

@@ -10,7 +10,6 @@ from detent.agent import Agent, Parameters
 from detent.distributions import Action, Key
 from detent.registry import Registry
 
-
 Metrics = dict[str, Float[Array, ""]]
 """Scalars for the record, by the name they get after `train/`."""
 

@@ -66,8 +66,9 @@ class PPO:
 
     @property
     def optimizer(self) -> optax.GradientTransformation:
-        return optax.chain(
-            optax.clip_by_global_norm(self.max_grad_norm), optax.scale_by_adam(eps=self.adam_epsilon)
+        # Flattened: one long vector costs far less than a dozen short ones.
+        return optax.flatten(
+            optax.chain(optax.clip_by_global_norm(self.max_grad_norm), optax.scale_by_adam(eps=self.adam_epsilon))
         )
 
     def init(self, agent: Agent, key: Key) -> PPOState:
@@ -90,9 +91,7 @@ class PPO:
             now = agent.value(state.parameters, rollout.observation) if self.recompute_advantages else before
             samples = self.samples(rollout, before, now)
             order = jax.random.permutation(key, self.batch_size)
-            minibatches = jax.tree.map(
-                lambda x: x[order].reshape(-1, self.minibatch_size, *x.shape[1:]), samples
-            )
+            minibatches = jax.tree.map(lambda x: x[order].reshape(-1, self.minibatch_size, *x.shape[1:]), samples)
             state, metrics = jax.lax.scan(gradient_step, state, minibatches)
             return state, jax.tree.map(jnp.mean, metrics)
 
@@ -112,22 +111,17 @@ class PPO:
             "explained_variance": explained_variance(self.samples(rollout, before, before)),
         }
 
-    def samples(
-        self, rollout: Rollout, before: Float[Array, "t+1 n"], now: Float[Array, "t+1 n"]
-    ) -> Sample:
+    def samples(self, rollout: Rollout, before: Float[Array, "t+1 n"], now: Float[Array, "t+1 n"]) -> Sample:
         """The rollout as a flat batch; `before` and `now`: values before this update and of the critic now."""
         terminated = rollout.terminated if self.bootstrap_truncated else rollout.terminated | rollout.truncated
-        advantage, target = gae(
-            now, rollout.reward, terminated, rollout.truncated, self.gamma, self.gae_lambda
-        )
+        advantage, target = gae(now, rollout.reward, terminated, rollout.truncated, self.gamma, self.gae_lambda)
         steps = Sample(
             rollout.observation[:-1], rollout.action, rollout.log_prob, before[:-1], advantage, target, rollout.valid
         )
-        return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), steps)
+        flat: Sample = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), steps)
+        return flat
 
-    def loss(
-        self, agent: Agent, parameters: Parameters, batch: Sample
-    ) -> tuple[Float[Array, ""], Metrics]:
+    def loss(self, agent: Agent, parameters: Parameters, batch: Sample) -> tuple[Float[Array, ""], Metrics]:
         weight = batch.valid / jnp.maximum(batch.valid.sum(dtype=jnp.float32), 1.0)
 
         def mean(x: Float[Array, " b"]) -> Float[Array, ""]:

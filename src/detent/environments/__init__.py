@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 from gymnasium.spaces import Box
 from jaxtyping import Array, Bool, Float
 from numpy.typing import NDArray
+
+ActionSpace: TypeAlias = "Box[np.float32]"
 
 EnvState = Any
 """A pytree that is handed from step to step; what it holds is the environment's own business."""
@@ -40,7 +42,7 @@ class Environment(Protocol):
     """n environments made for one seed. An episode's end is followed by one step that resets (`Step.valid`)."""
 
     observation_size: int
-    space: Box
+    space: ActionSpace
     """Of one environment's actions: one axis, finite bounds unless actions are passed on raw."""
     num_envs: int
     traceable: bool

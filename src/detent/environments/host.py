@@ -13,7 +13,7 @@ from gymnasium import spaces
 from jaxtyping import Array, Float
 from numpy.typing import ArrayLike, NDArray
 
-from detent.environments import Replay, Step
+from detent.environments import ActionSpace, Replay, Step
 from detent.environments.workers import Make, Serial, Setup, Workers, close_all, make_all
 from detent.errors import BadInput
 
@@ -103,12 +103,12 @@ def native_box(name: str, space: spaces.Space[Any]) -> spaces.Box:
         raise BadInput(f"{name} has {type(space).__name__} actions; Detent trains Box actions.")
     if space.shape == () or 0 in space.shape:
         raise BadInput(
-            f"{name} has Box actions of shape {space.shape}; Detent trains Box actions with axes and values."
+            f"{name} has Box actions of shape {space.shape}; Detent trains Box actions with axes, none of them empty."
         )
     return space
 
 
-def flat_box(name: str, space: spaces.Box, bounded: bool) -> spaces.Box:
+def flat_box(name: str, space: spaces.Box, bounded: bool) -> ActionSpace:
     """The Box with one axis of float32 actions that lies within another."""
     low, high = _rounded(space.low.ravel(), np.inf), _rounded(space.high.ravel(), -np.inf)
     if not np.all(low < high):

@@ -7,7 +7,7 @@ algorithm, task, flag and test picks it up.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from gymnasium.spaces import Box
 from jaxtyping import Array, Float
@@ -42,7 +42,7 @@ class Head(Protocol):
         """From the network's outputs to a unit action, as a few named ops."""
         ...
 
-    def diagnostics(self, distribution: Distribution) -> dict[str, Float[Array, ""]]:
+    def diagnostics(self, distribution: Any) -> dict[str, Float[Array, ""]]:
         """Scalars worth recording about a batch of distributions."""
         ...
 

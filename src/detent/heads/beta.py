@@ -16,7 +16,10 @@ from detent.heads import Op, register_head
 
 @dataclass(frozen=True)
 class BetaHead:
-    """Beta distribution between the bounds; alpha = 1 + softplus(out), beta likewise, so it has one peak."""
+    """Beta distribution: one peak, exactly between the bounds.
+
+    alpha = 1 + softplus(first half of the outputs), beta = 1 + softplus(second half).
+    """
 
     def outputs(self, space: Box) -> int:
         return 2 * space.shape[0]

@@ -15,7 +15,10 @@ from detent.options import check_options, option
 
 @dataclass(frozen=True)
 class Discrete:
-    """K equally spaced positions per dimension, chosen by a softmax; m K outputs instead of K^m."""
+    """K equally spaced positions per dimension, chosen by a softmax.
+
+    Dimensions are independent: m K outputs instead of K^m.
+    """
 
     bins: int = option(11, "positions per action dimension (K)", at_least=2, at_most=100_001)
 

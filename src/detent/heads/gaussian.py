@@ -16,7 +16,10 @@ from detent.options import check_options, option
 
 @dataclass(frozen=True)
 class Gaussian:
-    """Normal distribution; the network gives the mean, the log-std is a free parameter of each dimension."""
+    """Normal distribution: mean from the network, one spread per dimension.
+
+    The log standard deviation does not depend on the observation.
+    """
 
     initial_log_std: float = option(
         0.0, "log standard deviation at the start, in units where the bounds are -1 and 1", at_least=-20, at_most=5

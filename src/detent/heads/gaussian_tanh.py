@@ -15,9 +15,10 @@ from detent.heads.gaussian import Gaussian
 
 @dataclass(frozen=True)
 class GaussianTanh(Gaussian):
-    """Normal distribution whose *mean* is tanh of the network's output; samples are unbounded.
+    """Normal distribution whose mean is kept in [-1, 1] by a tanh.
 
-    Not the "tanh-Gaussian" of soft actor-critic, which squashes the sample and has another density.
+    Samples are unbounded. Not the "tanh-Gaussian" of soft actor-critic, which squashes the sample and so has
+    another density.
     """
 
     def distribution(self, out: Float[Array, "*b m"], parameters: Mapping[str, Array]) -> DiagGaussian:

@@ -14,7 +14,7 @@ from detent.heads.discrete import Discrete
 
 @dataclass(frozen=True)
 class Ordinal(Discrete):
-    """K ordered positions per dimension: neighbouring positions share most of their logits.
+    """K positions per dimension that know their order (Eq. 4).
 
     With s = sigmoid(L), Eq. 4 is L'_i = sum_{j<=i} log s_j + sum_{j>i} log(1 - s_j), then softmax(L').
     Since log s - log(1 - s) = L, L'_i = sum_{j<=i} L_j + constant, and the softmax removes the constant:

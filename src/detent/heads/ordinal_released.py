@@ -16,9 +16,9 @@ from detent.heads.discrete import Discrete
 
 @dataclass(frozen=True)
 class OrdinalReleased(Discrete):
-    """Ablation: the formula of the authors' released code, in which no bin sees another bin's logit.
+    """Ablation: ordinal as in the authors' published code.
 
-    The code sums Eq. 4's triangle over the wrong axis, which leaves
+    No bin sees another bin's logit: the code sums Eq. 4's triangle over the wrong axis, which leaves
     L'_i = (K - i) log s_i + i log(1 - s_i), s = sigmoid(L), i = 0 ... K - 1.
     Its epsilon of 1e-8 inside the logarithms is left out: it only stops the gradient at |L| > 18.
     """

@@ -1,11 +1,11 @@
 """Probes: tiny tasks with known answers, for testing heads and algorithms. Written in JAX, so they are scanned.
 
-    probe/value      reward 1 whatever is done: V = 1
-    probe/discount   reward 1 in the second of two steps: V(first) = gamma
-    probe/context    reward = observation, which is -1 or 1 at random: V = observation
-    probe/action     reward -(a - 0.5)^2: the best action is 0.5
-    probe/follow     reward -(a - 0.5 o)^2 with o = -1 or 1 at random: the best action is half the observation
-    probe/bimodal    two peaks, 0.6 high at -0.6 (wide) and 1 high at 0.6 (narrow): the best action is 0.6
+probe/value      reward 1 whatever is done: V = 1
+probe/discount   reward 1 in the second of two steps: V(first) = gamma
+probe/context    reward = observation, which is -1 or 1 at random: V = observation
+probe/action     reward -(a - 0.5)^2: the best action is 0.5
+probe/follow     reward -(a - 0.5 o)^2 with o = -1 or 1 at random: the best action is half the observation
+probe/bimodal    two peaks, 0.6 high at -0.6 (wide) and 1 high at 0.6 (narrow): the best action is 0.6
 """
 
 from __future__ import annotations

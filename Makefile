@@ -1,0 +1,40 @@
+# Everything a developer or CI runs. `make demo` and `make test` set themselves up on a fresh machine.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+.PHONY: install demo test test-all lint types layers check bench clean
+
+install: $(VENV)/.installed
+
+$(VENV)/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $@
+
+demo: install  ## train three heads for about three minutes and draw their learning curves
+	$(BIN)/python examples/demo.py
+
+test: install  ## everything that must hold, in minutes
+	$(BIN)/pytest -q
+
+test-all: install  ## the slower tests too
+	$(BIN)/pytest -q -m slow
+
+lint: install
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+
+types: install
+	$(BIN)/mypy
+
+layers: install
+	$(BIN)/lint-imports
+
+check: lint types layers test test-all  ## what CI runs
+
+bench: install  ## speed against peers and against the physics (about half an hour on a quiet machine)
+	$(BIN)/python benchmarks/speed.py
+
+clean:
+	rm -rf $(VENV) .peers-venv build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache

@@ -1,0 +1,1 @@
+"""Pictures of what runs recorded. Reads run directories, never trains."""
