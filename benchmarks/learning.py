@@ -111,7 +111,8 @@ def main() -> None:
     parser.add_argument("--table", action="store_true", help="print what has been run")
     args = parser.parse_args()
     if args.table:
-        return table()
+        table()
+        return
     todo = list(missing(args.grids))
     RESULTS.parent.mkdir(exist_ok=True)
     context = multiprocessing.get_context("spawn")

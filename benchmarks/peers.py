@@ -35,8 +35,8 @@ class Setting:
     """Of PyTorch; for SBX, of PyTorch and of XLA."""
 
     def __str__(self) -> str:
-        where = "subprocess" if self.workers else "dummy"
-        return f"{self.envs} env{'s' * (self.envs > 1)} ({where}), {self.threads} thread{'s' * (self.threads > 1)}"
+        where = "subproc" if self.workers else "dummy"
+        return f"{self.envs} env{'s' * (self.envs > 1)}, {where}, {self.threads} thread{'s' * (self.threads > 1)}"
 
 
 SETTINGS = tuple(
@@ -81,7 +81,13 @@ def run(library: Library, task: str, seconds: float, setting: Setting) -> dict[s
     ensure()
     command = [str(PYTHON), str(HERE / "peer_contestant.py"), library, task, "--seconds", str(seconds)]
     command += ["--envs", str(setting.envs), "--threads", str(setting.threads), *["--workers"] * setting.workers]
-    environment = {"OMP_NUM_THREADS": str(setting.threads), "CUDA_VISIBLE_DEVICES": "", "JAX_PLATFORMS": "cpu"}
+    environment = {
+        "OMP_NUM_THREADS": str(setting.threads),
+        "CUDA_VISIBLE_DEVICES": "",
+        "JAX_PLATFORMS": "cpu",
+        "PYTHONPATH": "",  # nothing of Detent's environment
+        "XLA_FLAGS": "",
+    }
     if setting.threads == 1:
         environment["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false"
         environment["NPROC"] = "1"  # the size of XLA's thread pools

@@ -243,7 +243,10 @@ def share(plan: Plan) -> Section:
 
 
 def heads(plan: Plan) -> Section:
-    """Time per step of training, against the Gaussian's; Reacher-v5, where physics costs least."""
+    """Time per step of training, against the Gaussian's; Reacher-v5, where physics costs least.
+
+    The parameters shown are the policy's; the value function's, the same for all, are in the details.
+    """
     task = "Reacher-v5"
     section = Section()
     choices: dict[str, list[str | int]] = {"gaussian": ["--head", "gaussian"]}
@@ -261,7 +264,7 @@ def heads(plan: Plan) -> Section:
     }
     for name, rows in results.items():
         parameters = sizes[name]["policy"] + sizes[name]["head"]
-        label = f"{task}, {name} ({parameters:,} policy parameters)"
+        label = f"{task}, {name} ({parameters:,} parameters)"
         if name == "gaussian":
             section.rows.append(Row(label, rate(rows), "steps/s"))
         else:

@@ -26,7 +26,7 @@ from detent.rollout import Edge
 
 STANDARD_ERRORS = 5.0
 P_VALUE = 1e-4
-FAST_COMPILATION = {"xla_backend_optimization_level": 0}
+FAST_COMPILATION = {"xla_backend_optimization_level": 1}
 """Nearly all the time here is spent compiling."""
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
+import numpy as np
 from gymnasium.spaces import Box
 from jaxtyping import Array, Float
 
@@ -30,13 +31,13 @@ class Agent:
     """Gain of the policy's last layer; small, so that a head starts from the same policy everywhere."""
 
     def init(self, key: Array) -> Parameters:
-        policy_key, value_key = jax.random.split(key)
+        rng = np.random.default_rng(np.asarray(jax.random.key_data(key)))
         hidden_gains = [math.sqrt(2.0)] * len(self.hidden_sizes)
         inner = (self.observation_size, *self.hidden_sizes)
         return {
-            "policy": init_mlp(policy_key, (*inner, self.head.outputs(self.space)), [*hidden_gains, self.policy_gain]),
+            "policy": init_mlp(rng, (*inner, self.head.outputs(self.space)), [*hidden_gains, self.policy_gain]),
             "head": self.head.parameters(self.space),
-            "value": init_mlp(value_key, (*inner, 1), [*hidden_gains, 1.0]),
+            "value": init_mlp(rng, (*inner, 1), [*hidden_gains, 1.0]),
         }
 
     def policy(self, parameters: Parameters, observation: Float[Array, "*b d"]) -> Distribution:

@@ -18,8 +18,8 @@ from jaxtyping import Array, Float, Int
 Key = Array
 Action = Array
 
-_TRIANGLE_UP_TO = 128
-"""Widest axis summed by a matrix product; beyond it `jnp.cumsum` is faster on a CPU (measured)."""
+TRIANGLE_UP_TO = 128
+"""Widest axis that `running_sum` does with one triangular matrix."""
 
 
 class Distribution(Protocol):
@@ -33,11 +33,20 @@ class Distribution(Protocol):
 
 
 def running_sum(x: Float[Array, "*b k"]) -> Float[Array, "*b k"]:
-    """y_i = x_0 + ... + x_i along the last axis."""
+    """y_i = x_0 + ... + x_i along the last axis.
+
+    A product with a triangular matrix of ones, which a CPU does several times faster than `jnp.cumsum`; a wide
+    axis is cut into about sqrt(k) blocks, which are summed inside and then shifted by the sum of those before.
+    """
     width = x.shape[-1]
-    if width > _TRIANGLE_UP_TO:
-        return jnp.cumsum(x, axis=-1)
-    return x @ jnp.triu(jnp.ones((width, width), x.dtype))
+    if width <= TRIANGLE_UP_TO:
+        return x @ jnp.triu(jnp.ones((width, width), x.dtype))
+    block = math.isqrt(width - 1) + 1
+    padding = -width % block
+    blocks = jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, padding)]).reshape(*x.shape[:-1], -1, block)
+    inside = blocks @ jnp.triu(jnp.ones((block, block), x.dtype))
+    before = running_sum(inside[..., -1]) - inside[..., -1]
+    return (inside + before[..., None]).reshape(*x.shape[:-1], -1)[..., :width]
 
 
 @jax.tree_util.register_dataclass

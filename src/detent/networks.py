@@ -4,24 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
+from numpy.typing import NDArray
 
 Layer = dict[str, Float[Array, "..."]]
 """`{"w": [inputs, outputs], "b": [outputs]}`."""
 
 
-def init_mlp(key: Array, sizes: Sequence[int], gains: Sequence[float]) -> list[Layer]:
-    """Orthogonal weights, one gain per layer, and zero biases."""
-    keys = jax.random.split(key, len(sizes) - 1)
+def init_mlp(rng: np.random.Generator, sizes: Sequence[int], gains: Sequence[float]) -> list[Layer]:
+    """Orthogonal weights, one gain per layer, and zero biases.
+
+    In NumPy, because compiling a QR decomposition for every shape would take seconds.
+    """
     return [
-        {
-            "w": jax.nn.initializers.orthogonal(gain)(k, (inputs, outputs), jnp.float32),
-            "b": jnp.zeros(outputs, jnp.float32),
-        }
-        for k, inputs, outputs, gain in zip(keys, sizes[:-1], sizes[1:], gains, strict=True)
+        {"w": jnp.asarray(gain * _orthogonal(rng, inputs, outputs), jnp.float32), "b": jnp.zeros(outputs, jnp.float32)}
+        for inputs, outputs, gain in zip(sizes[:-1], sizes[1:], gains, strict=True)
     ]
+
+
+def _orthogonal(rng: np.random.Generator, rows: int, columns: int) -> NDArray[np.float64]:
+    """A random matrix whose columns (or rows, if there are fewer) are orthonormal (Saxe et al. 2013)."""
+    q, r = np.linalg.qr(rng.standard_normal((max(rows, columns), min(rows, columns))))
+    q *= np.sign(np.diag(r))  # without it the decomposition's convention would show
+    return q if rows >= columns else q.T
 
 
 def mlp(layers: Sequence[Layer], x: Float[Array, "*b i"]) -> Float[Array, "*b o"]:

@@ -148,7 +148,7 @@ class _Trainer:
 
     def _fresh(self, initial: Snapshot | None) -> _Progress:
         env_state, observation = self.env.reset()
-        algorithm = jax.jit(partial(self.run.algorithm.init, self.agent))(jax.random.fold_in(self.key, 0))
+        algorithm = self.run.algorithm.init(self.agent, jax.random.fold_in(self.key, 0))
         memory = jax.jit(partial(begin, self.edge))(observation)
         if initial:
             parameters = restore("algorithm/parameters", algorithm.parameters, initial.tensors)

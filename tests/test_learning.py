@@ -1,0 +1,77 @@
+"""Probes with known answers (see `detent.tasks.probes`), for every head by registry."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from detent.algorithms import ALGORITHMS
+from detent.configuration import Run
+from detent.heads import HEADS
+from detent.tasks.probes import bimodal
+from detent.training import train
+
+EVERYWHERE = pytest.mark.parametrize(
+    ("head", "algo"), [(head, algo) for algo in ALGORITHMS.names() for head in HEADS.names()]
+)
+# Raw observations and rewards, so that values can be read off.
+PROBE = {
+    "normalize_observations": False, "normalize_rewards": False, "envs": 64, "batch_size": 256, "minibatch_size": 64,
+    "learning_rate": 3e-3, "seed": 0,
+}  # fmt: skip
+
+
+def trained(task, head, algo, steps, **options):
+    """The policy, and the value function of one number."""
+    run = Run(f"probe/{task}", head, algo, steps=steps, **{**PROBE, **options})
+    for record in train(run):
+        last = record
+    layers = [last.snapshot().tensors[f"algorithm/parameters/value/{i}/{n}"] for i in range(3) for n in "wb"]
+
+    def value(observation):
+        h = jnp.tanh(jnp.atleast_1d(observation) @ layers[0] + layers[1])
+        return float((jnp.tanh(h @ layers[2] + layers[3]) @ layers[4] + layers[5])[0])
+
+    return last.policy(), value
+
+
+@EVERYWHERE
+def test_value(head, algo):
+    _, value = trained("value", head, algo, 4_000)
+    assert value(1.0) == pytest.approx(1.0, abs=0.05)
+
+
+@EVERYWHERE
+def test_discount(head, algo):
+    _, value = trained("discount", head, algo, 8_000, gamma=0.6)
+    assert value(2.0) == pytest.approx(1.0, abs=0.08)
+    assert value(1.0) == pytest.approx(0.6, abs=0.08)
+
+
+@EVERYWHERE
+def test_value_of_the_context(head, algo):
+    _, value = trained("context", head, algo, 5_000)
+    assert value(1.0) == pytest.approx(1.0, abs=0.1)
+    assert value(-1.0) == pytest.approx(-1.0, abs=0.1)
+
+
+@EVERYWHERE
+def test_action(head, algo):
+    policy, _ = trained("action", head, algo, 12_000)
+    assert policy([1.0])[0] == pytest.approx(0.5, abs=0.15)  # bins are 0.2 apart
+
+
+@EVERYWHERE
+def test_action_that_follows_the_observation(head, algo):
+    policy, _ = trained("follow", head, algo, 16_000)
+    assert policy([1.0])[0] == pytest.approx(0.5, abs=0.2)
+    assert policy([-1.0])[0] == pytest.approx(-0.5, abs=0.2)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_discrete_finds_the_higher_of_two_peaks(seed):
+    """The paper's bandit: a policy that can have two peaks does not get stuck on the wider, lower one."""
+    policy, _ = trained("bimodal", "discrete", "ppo", 12_000, seed=seed)
+    best = np.max(bimodal(jnp.linspace(-1, 1, 1001)))
+    assert bimodal(jnp.asarray(policy([1.0])))[0] > 0.95 * best
