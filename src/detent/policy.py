@@ -128,16 +128,19 @@ def _released_ladder(x: Floats, op: Mapping[str, Any], *_: Any) -> Floats:
 
 def _categorical(x: Floats, op: Mapping[str, Any], _: Any, choose: Choose, rng: np.random.Generator | None) -> Floats:
     logits, bins = _by_bins(x, op), int(op["bins"])
-    grid = np.linspace(-1.0, 1.0, bins, dtype=np.float32)
+    grid: Floats = np.linspace(-1.0, 1.0, bins, dtype=np.float32)
     if choose == "mode":
-        return grid[np.argmax(logits, axis=-1)]
+        chosen: Floats = grid[np.argmax(logits, axis=-1)]
+        return chosen
     weight = np.exp(logits - logits.max(-1, keepdims=True))
     if choose == "mean":
-        return (weight @ grid) / weight.sum(-1)
+        mean: Floats = (weight @ grid) / weight.sum(-1)
+        return mean
     assert rng is not None
     cumulative = np.cumsum(weight, axis=-1)
     threshold = (1.0 - rng.random((*logits.shape[:-1], 1))) * cumulative[..., -1:]
-    return grid[np.sum(cumulative < threshold, axis=-1)]
+    drawn: Floats = grid[np.sum(cumulative < threshold, axis=-1)]
+    return drawn
 
 
 def _normal(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -58,7 +59,7 @@ class Memory:
     """What collecting carries from step to step, apart from the environments themselves."""
 
     observation: Float[Array, "n d"]
-    """Normalised."""
+    """As the environments gave it."""
     observation_moments: Moments
     return_moments: Moments
     discounted: Float[Array, " n"]
@@ -66,14 +67,15 @@ class Memory:
     episode_return: Float[Array, " n"]
     episode_length: Int[Array, " n"]
 
-    def looking_at(self, edge: Edge, observation: Float[Array, "n d"]) -> Memory:
-        """The same memory in front of these observations, which leave no trace in the moments."""
-        return dataclasses.replace(self, observation=_normalized(edge, self.observation_moments, observation))
-
-    def at_episode_start(self) -> Memory:
+    def at_episode_start(self, observation: Float[Array, "n d"]) -> Memory:
+        """The same moments, in front of the first observations of new episodes."""
         nothing = jnp.zeros_like(self.discounted)
         return dataclasses.replace(
-            self, discounted=nothing, episode_return=nothing, episode_length=jnp.zeros_like(self.episode_length)
+            self,
+            observation=observation,
+            discounted=nothing,
+            episode_return=nothing,
+            episode_length=jnp.zeros_like(self.episode_length),
         )
 
 
@@ -95,6 +97,8 @@ class Trace(NamedTuple):
 class Choice(NamedTuple):
     """A decision for every environment."""
 
+    observation: Float[Array, "n d"]
+    """Normalised: what the decision was based on."""
     action: Action
     log_prob: Float[Array, " n"]
     env_action: Float[Array, "n m"]
@@ -104,12 +108,12 @@ class Choice(NamedTuple):
 Collect = Callable[[Parameters, Memory, EnvState, Key], tuple[Memory, EnvState, Rollout, Trace]]
 
 
-def begin(edge: Edge, observation: Float[Array, "n d"]) -> Memory:
+def begin(observation: Float[Array, "n d"]) -> Memory:
     """The memory before the first step."""
     n, size = observation.shape
     moments = Moments.zero((size,)).update(observation, jnp.ones(n))
     return Memory(
-        observation=_normalized(edge, moments, observation),
+        observation=observation,
         observation_moments=moments,
         return_moments=Moments.zero(()),
         discounted=jnp.zeros(n),
@@ -123,17 +127,21 @@ def make_collect(agent: Agent, edge: Edge, env: Environment, steps: int) -> Coll
     return (_scanned if env.traceable else _looped)(agent, edge, env, steps)
 
 
-def _normalized(edge: Edge, moments: Moments, observation: Float[Array, "n d"]) -> Float[Array, "n d"]:
-    return moments.normalize(observation, edge.clip) if edge.normalize_observations else observation
+def normalized(edge: Edge, memory: Memory) -> Float[Array, "n d"]:
+    """What the networks see of the current observations."""
+    if not edge.normalize_observations:
+        return memory.observation
+    return memory.observation_moments.normalize(memory.observation, edge.clip)
 
 
 def _decide(agent: Agent, edge: Edge, parameters: Parameters, memory: Memory, key: Key) -> Choice:
-    distribution = agent.policy(parameters, memory.observation)
+    observation = normalized(edge, memory)
+    distribution = agent.policy(parameters, observation)
     action = distribution.sample(key)
     unit = agent.head.to_unit(action)
     # A grid's end may lie a rounding error outside; that is no clipping.
     clipped = jnp.mean(jnp.abs(unit) > 1.0 + 1e-6, axis=-1, dtype=jnp.float32)
-    return Choice(action, distribution.log_prob(action), edge.action(unit, agent.space), clipped)
+    return Choice(observation, action, distribution.log_prob(action), edge.action(unit, agent.space), clipped)
 
 
 def _absorb(edge: Edge, memory: Memory, choice: Choice, step: Step) -> tuple[Memory, tuple[Rollout, Trace]]:
@@ -151,7 +159,7 @@ def _absorb(edge: Edge, memory: Memory, choice: Choice, step: Step) -> tuple[Mem
     episode_length = memory.episode_length + step.valid.astype(jnp.int32)
 
     rollout = Rollout(
-        observation=memory.observation,
+        observation=choice.observation,
         action=choice.action,
         log_prob=choice.log_prob,
         reward=return_moments.scale(reward, edge.clip) if edge.normalize_rewards else reward,
@@ -169,7 +177,7 @@ def _absorb(edge: Edge, memory: Memory, choice: Choice, step: Step) -> tuple[Mem
         _not_finite(step.observation).sum(-1) + _not_finite(reward),
     )
     memory = Memory(
-        observation=_normalized(edge, observation_moments, step.observation),
+        observation=step.observation,
         observation_moments=observation_moments,
         return_moments=return_moments,
         discounted=jnp.where(ended, 0.0, discounted),
@@ -195,7 +203,7 @@ def _scanned(agent: Agent, edge: Edge, env: Environment, steps: int) -> Collect:
             return (memory, env_state), taken
 
         (memory, env_state), (rollout, trace) = jax.lax.scan(one, (memory, env_state), jax.random.split(key, steps))
-        last = memory.observation[None]
+        last = normalized(edge, memory)[None]
         return memory, env_state, rollout._replace(observation=jnp.concatenate([rollout.observation, last])), trace
 
     compiled: list[Any] = []
@@ -225,6 +233,8 @@ def _looped(agent: Agent, edge: Edge, env: Environment, steps: int) -> Collect:
         memory, taken = _absorb(edge, memory, choice, step)
         return memory, taken, _decide(agent, edge, parameters, memory, keys[t])
 
+    see = jax.jit(partial(normalized, edge))
+
     def collect(
         parameters: Parameters, memory: Memory, env_state: EnvState, key: Key
     ) -> tuple[Memory, EnvState, Rollout, Trace]:
@@ -237,7 +247,7 @@ def _looped(agent: Agent, edge: Edge, env: Environment, steps: int) -> Collect:
             memory, taken, choice = advance(parameters, memory, choice, step, keys, (t + 1) % steps)
             rows.append(taken)
         rollout, trace = jax.tree.map(lambda *row: np.stack(row), *jax.device_get(rows))
-        last = np.asarray(memory.observation)[None]
+        last = np.asarray(see(memory))[None]
         return memory, env_state, rollout._replace(observation=np.concatenate([rollout.observation, last])), trace
 
     return collect

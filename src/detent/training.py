@@ -6,7 +6,6 @@ import dataclasses
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import jax
@@ -23,7 +22,7 @@ from detent.environments import Environment, EnvState
 from detent.episodes import Episodes, History
 from detent.errors import Diverged, EnvironmentFailed
 from detent.policy import Policy
-from detent.rollout import COMPILER_OPTIONS, Edge, Memory, Trace, begin, make_collect
+from detent.rollout import COMPILER_OPTIONS, Edge, Memory, Trace, begin, make_collect, normalized
 from detent.snapshot import Snapshot, flatten, restore
 from detent.tasks import Wanted
 
@@ -149,7 +148,7 @@ class _Trainer:
     def _fresh(self, initial: Snapshot | None) -> _Progress:
         env_state, observation = self.env.reset()
         algorithm = self.run.algorithm.init(self.agent, jax.random.fold_in(self.key, 0))
-        memory = jax.jit(partial(begin, self.edge))(observation)
+        memory = jax.jit(begin)(observation)
         if initial:
             parameters = restore("algorithm/parameters", algorithm.parameters, initial.tensors)
             algorithm = algorithm._replace(parameters=parameters)
@@ -157,7 +156,7 @@ class _Trainer:
                 memory,
                 observation_moments=restore("memory/observation_moments", memory.observation_moments, initial.tensors),
                 return_moments=restore("memory/return_moments", memory.return_moments, initial.tensors),
-            ).looking_at(self.edge, observation)
+            )
         return _Progress(algorithm, memory, env_state, Episodes(), History(self.env.num_envs))
 
     def _collected(self, now: _Progress) -> tuple[Rollout, Trace]:
@@ -204,8 +203,8 @@ class _Trainer:
         )
 
     def _resumed(self, start: Snapshot) -> _Progress:
-        state = jax.eval_shape(lambda: self.run.algorithm.init(self.agent, self.key))
-        memory = jax.eval_shape(lambda: begin(self.edge, jnp.zeros((self.env.num_envs, self.env.observation_size))))
+        state = self.run.algorithm.init(self.agent, self.key)
+        memory = jax.eval_shape(lambda: begin(jnp.zeros((self.env.num_envs, self.env.observation_size))))
         now = _Progress(
             restore("algorithm", state, start.tensors),
             restore("memory", memory, start.tensors),
@@ -217,14 +216,14 @@ class _Trainer:
         )
         if self.run.task.replayable:
             now.env_state, observation = self.env.replay(now.history.replay())
-            if not np.array_equal(now.memory.looking_at(self.edge, observation).observation, now.memory.observation):
+            if not np.array_equal(observation, now.memory.observation):
                 raise EnvironmentFailed(
                     f"{self.run.names[0]} did not return to where it was when its actions were repeated, so the run "
                     "cannot be resumed exactly: the task is not deterministic, or it or the machine has changed."
                 )
         else:
             now.env_state, observation = self.env.reset()
-            now.memory = now.memory.looking_at(self.edge, observation).at_episode_start()
+            now.memory = now.memory.at_episode_start(observation)
             now.history = History(self.env.num_envs)
         return now
 
@@ -236,7 +235,7 @@ class _Trainer:
             "observation/var": np.asarray(now.memory.observation_moments.var),
             "space/low": self.env.space.low,
             "space/high": self.env.space.high,
-            "observations": np.asarray(now.memory.observation),
+            "observations": np.asarray(normalized(self.edge, now.memory)),
         }
         meta = {
             "ops": self.run.head.deploy(),

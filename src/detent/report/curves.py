@@ -23,9 +23,8 @@ def draw_curves(runs: Mapping[str, RunDirectory], title: str, path: Path) -> Non
         steps, returns = zip(*points, strict=True) if points else ((), ())
         (line,) = axes.plot(steps, returns, label=label, linewidth=1.8)
         if points:
-            axes.annotate(
-                f" {label}  {returns[-1]:,.0f}", (steps[-1], returns[-1]), color=line.get_color(), va="center", fontsize=9
-            )
+            end, text = (steps[-1], returns[-1]), f" {label}  {returns[-1]:,.0f}"
+            axes.annotate(text, end, color=line.get_color(), va="center", fontsize=9)
     axes.set_title(title, fontsize=11)
     axes.set_xlabel("steps of the environment")
     axes.set_ylabel("return (mean of the last 100 training episodes)", fontsize=9)

@@ -101,8 +101,8 @@ class Probe:
             return 1.0 + state.time.astype(jnp.float32)
         numbers = jnp.arange(self.num_envs, dtype=jnp.int32)
         keys = jax.vmap(lambda i, k: jax.random.fold_in(jax.random.fold_in(self._key, i), k))(numbers, state.episode)
-        sign = jax.vmap(partial(jax.random.bernoulli, shape=()))(keys)
-        return jnp.where(sign, jnp.float32(1.0), jnp.float32(-1.0))
+        bits = jax.vmap(partial(jax.random.bits, dtype=jnp.uint8))(keys)
+        return jnp.where(bits % 2 == 1, jnp.float32(1.0), jnp.float32(-1.0))
 
 
 def _task(name: str, rules: Rules) -> Task:
