@@ -41,6 +41,25 @@ GRIDS: dict[str, list[Options]] = {
               target_kl=0.01),
         *grid(task="HalfCheetah-v5", head="ordinal", steps=1_000_000, seed=100, learning_rate=1e-3, target_kl=0.02),
     ],
+    # The equal search behind `modern`: the same three step sizes for every head, one seed that no table uses.
+    "search": [
+        *grid(task=["HalfCheetah-v5", "Hopper-v5"], head=["ordinal", "gaussian", "discrete", "beta"],
+              learning_rate=[3e-4, 1e-4, 1e-3], target_kl=0.01, steps=1_000_000, seed=100),
+    ],
+    "search-humanoid": grid(task="Humanoid-v5", head=["ordinal", "discrete", "beta"], learning_rate=3e-4,
+                            target_kl=0.01, steps=1_000_000, seed=100),
+    # What the goals are measured by.
+    "paper": grid(task="HalfCheetah-v5", head=["gaussian", "discrete", "ordinal"], preset="paper", steps=1_000_000,
+                  seed=[0, 1, 2]),
+    "modern-cheetah": grid(task="HalfCheetah-v5", head=["gaussian", "ordinal", "discrete"], preset="modern",
+                           steps=1_000_000, seed=[0, 1, 2]),
+    "modern-walker": grid(task="Walker2d-v5", head=["gaussian", "ordinal", "discrete"], preset="modern",
+                          steps=1_000_000, seed=[0, 1, 2]),
+    "modern-humanoid": grid(task="Humanoid-v5", head=["ordinal", "gaussian"], preset="modern", steps=1_500_000,
+                            seed=[0, 1, 2]),
+    # The three runs of `make demo`, with other seeds too.
+    "demo": grid(task="HalfCheetah-v5", head=["gaussian", "discrete", "ordinal"], preset="paper", envs=16,
+                 steps=600_000, seed=[1, 2, 3]),
 }  # fmt: skip
 
 

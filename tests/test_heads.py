@@ -291,7 +291,7 @@ def test_hessian_of_kl_is_the_fisher_information(head, dims):
 @pytest.mark.parametrize(HEAD_AND_DIMS, [*IN_THREE, *grids(2), *grids(1001)])
 def test_values_and_gradients_are_finite_at_huge_outputs(head, dims):
     width = head.outputs(space(dims))
-    parameters = head.parameters(space(dims))
+    parameters = jax.tree.map(np.float64, head.parameters(space(dims)))
     same, alternating = np.ones(width), np.resize([1.0, -1.0], width)
     signs = np.random.default_rng(11).choice([-1.0, 1.0], width)
     patterns = 1e4 * np.stack([same, -same, alternating, -alternating, signs])

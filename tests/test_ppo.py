@@ -1,0 +1,340 @@
+"""PPO against numbers worked out by hand and against an update written again in NumPy."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from gymnasium.spaces import Box
+
+from detent.agent import Agent
+from detent.algorithms import Rollout
+from detent.algorithms.ppo import PPO, Sample, explained_variance
+from detent.errors import BadInput
+from detent.heads import HEADS
+from detent.heads.gaussian import Gaussian
+
+
+def make_agent(head, observation_size=3, dims=2, hidden_sizes=(8,)):
+    return Agent(head, Box(-1.0, 1.0, (dims,), np.float32), observation_size, hidden_sizes)
+
+
+def random_rollout(agent, parameters, steps=16, envs=2, seed=0):
+    """Random steps with terminated, truncated and invalid ones, of a policy that has since moved a little."""
+    rng = np.random.default_rng(seed)
+    terminated, truncated, valid = np.zeros((3, steps, envs), bool)
+    for n in range(envs):
+        resets = n == 1
+        for t in range(steps):
+            valid[t, n] = not resets
+            if valid[t, n] and rng.random() < 0.3:
+                (terminated if rng.random() < 0.5 else truncated)[t, n] = True
+            resets = terminated[t, n] or truncated[t, n]
+    observation = rng.normal(size=(steps + 1, envs, agent.observation_size)).astype(np.float32)
+    policy = agent.policy(parameters, observation[:-1])
+    action = np.asarray(policy.sample(jax.random.key(seed)))
+    log_prob = np.asarray(policy.log_prob(action)) + 0.4 * rng.normal(size=(steps, envs)).astype(np.float32)
+    reward = 2.0 * rng.normal(size=(steps, envs)).astype(np.float32)
+    assert terminated.sum() > 1
+    assert truncated.sum() > 1
+    return Rollout(observation, action, log_prob, reward, terminated, truncated, valid)
+
+
+# Nearly all the time here is spent compiling.
+@functools.partial(jax.jit, static_argnums=(0, 1, 2), compiler_options={"xla_backend_optimization_level": 0})
+def compiled_update(ppo, head, hidden_sizes, *args):
+    return ppo.update(make_agent(head, hidden_sizes=hidden_sizes), *args)
+
+
+def update(ppo, agent, rollout, progress=0.5, seed=1):
+    """From the initial parameters, which depend on nothing but the agent."""
+    state = ppo.init(agent, jax.random.key(2))
+    args = state, rollout, np.float32(progress), jax.random.key(seed)
+    return compiled_update(ppo, agent.head, agent.hidden_sizes, *args)
+
+
+@pytest.fixture(scope="module")
+def agent():
+    return make_agent(Gaussian())
+
+
+@pytest.fixture(scope="module")
+def rollout(agent):
+    return random_rollout(agent, agent.init(jax.random.key(2)))
+
+
+def small(**changes):
+    return PPO(**{"batch_size": 32, "minibatch_size": 8, "epochs": 2, **changes})
+
+
+def bits(tree):
+    return [np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(tree)]
+
+
+# The loss.
+
+
+def hand_worked(clip_range_value=0.0, entropy_coef=0.0):
+    """Four samples and a fifth without weight; a policy N(0, 1) and a value of 0 everywhere.
+
+    The ratios are 1.5 and 0.5, each with an advantage of 1 and of -1 (mean 0 and standard deviation 1, so
+    normalising changes nothing); old values are 0, 1, -1, 0.05 and targets 1, 2, 3, -1.
+    """
+    agent = make_agent(Gaussian(), observation_size=1, dims=1, hidden_sizes=())
+    parameters = jax.tree.map(jnp.zeros_like, agent.init(jax.random.key(0)))
+    ratio = np.array([1.5, 1.5, 0.5, 0.5, 30.0])
+    log_prob_now = -0.5 * np.log(2 * np.pi)  # of the action 0
+    batch = Sample(
+        observation=jnp.ones((5, 1)),
+        action=jnp.zeros((5, 1)),
+        log_prob=jnp.asarray(log_prob_now - np.log(ratio), jnp.float32),
+        value=jnp.array([0.0, 1.0, -1.0, 0.05, 40.0]),
+        advantage=jnp.array([1.0, -1.0, 1.0, -1.0, 1000.0]),
+        target=jnp.array([1.0, 2.0, 3.0, -1.0, -1000.0]),
+        valid=jnp.array([True, True, True, True, False]),
+    )
+    ppo = PPO(clip_range=0.2, value_coef=0.25, clip_range_value=clip_range_value, entropy_coef=entropy_coef)
+    return ppo.loss(agent, parameters, batch)
+
+
+POLICY_LOSS = -(1.2 - 1.5 + 0.5 - 0.8) / 4  # min(1.5, 1.2), min(-1.5, -1.2), min(0.5, 0.8), min(-0.5, -0.8)
+FREE_VALUE_LOSS = 0.5 * (1.0 + 4.0 + 9.0 + 1.0) / 4
+# The values come to lie at 0, 0.9, -0.9 and 0; the larger error counts, which is the free one of the second sample.
+NEAR_VALUE_LOSS = 0.5 * (1.0 + 4.0 + 3.9**2 + 1.0) / 4
+ENTROPY = 0.5 * np.log(2 * np.pi * np.e)
+
+
+@pytest.mark.parametrize("entropy_coef", [0.0, 0.1])
+@pytest.mark.parametrize(("clip_range_value", "value_loss"), [(0.0, FREE_VALUE_LOSS), (0.1, NEAR_VALUE_LOSS)])
+def test_loss_is_the_one_worked_out_by_hand(clip_range_value, value_loss, entropy_coef):
+    loss, metrics = hand_worked(clip_range_value, entropy_coef)
+    assert loss == pytest.approx(POLICY_LOSS + 0.25 * value_loss - entropy_coef * ENTROPY, rel=1e-5)
+    assert metrics["loss"] == loss
+    assert metrics["policy_gradient_loss"] == pytest.approx(POLICY_LOSS, rel=1e-5)
+    assert metrics["value_loss"] == pytest.approx(value_loss, rel=1e-5)
+    # (r - 1) - log r, twice for each ratio.
+    assert metrics["approx_kl"] == pytest.approx((0.5 - np.log(1.5) - 0.5 - np.log(0.5)) / 2, rel=1e-5)
+    assert metrics["clip_fraction"] == pytest.approx(1.0, rel=1e-5)
+
+
+def test_a_batch_without_a_valid_step_has_no_loss_and_no_gradient(agent, rollout):
+    parameters = agent.init(jax.random.key(3))
+    ppo = PPO(clip_range_value=0.1, entropy_coef=0.1)
+    value = agent.value(parameters, rollout.observation)
+    batch = ppo.samples(rollout, value, value)._replace(valid=jnp.zeros(32, bool))
+    (loss, _), gradient = jax.jit(jax.value_and_grad(lambda p: ppo.loss(agent, p, batch), has_aux=True))(parameters)
+    assert loss == 0.0
+    for leaf in jax.tree.leaves(gradient):
+        np.testing.assert_array_equal(leaf, 0.0)
+
+
+def test_explained_variance_of_a_perfect_a_constant_and_a_half_right_critic():
+    target = np.array([1.0, -1.0, 3.0, 5.0, 1e6], np.float32)
+    valid = np.array([True, True, True, True, False])
+    found = [
+        explained_variance(Sample(None, None, None, jnp.asarray(value), None, jnp.asarray(target), jnp.asarray(valid)))
+        for value in (target, np.full(5, 7.0, np.float32), target / 2)
+    ]
+    np.testing.assert_allclose(found, [1.0, 0.0, 0.75], atol=1e-6)
+
+
+# One whole update.
+
+
+def numpy_update(ppo, parameters, rollout, progress):
+    """The first gradient step on the whole rollout for a linear Gaussian agent, in float64 and without optax."""
+    observation, action, old_log_prob, reward = [np.asarray(x, np.float64) for x in rollout[:4]]
+    terminated, truncated, valid = rollout[4:]
+    steps, envs = reward.shape
+    leaves, structure = jax.tree.flatten(parameters)
+    leaves = [np.asarray(leaf, np.float64) for leaf in leaves]
+
+    def values(p):
+        layer = p["value"][0]
+        return (observation @ layer["w"] + layer["b"])[..., 0]
+
+    value = values(jax.tree.unflatten(structure, leaves))
+    advantage = np.zeros((steps, envs))
+    for n in range(envs):
+        for t in reversed(range(steps)):
+            stops = terminated[t, n] or (truncated[t, n] and not ppo.bootstrap_truncated)
+            ahead = 0.0 if stops else value[t + 1, n]
+            advantage[t, n] = reward[t, n] + ppo.gamma * ahead - value[t, n]
+            if t + 1 < steps and not (terminated[t, n] or truncated[t, n]):
+                advantage[t, n] += ppo.gamma * ppo.gae_lambda * advantage[t + 1, n]
+    target = (advantage + value[:-1])[valid]
+    standard = (advantage[valid] - advantage[valid].mean()) / (advantage[valid].std() + 1e-8)
+
+    def loss(leaves):
+        p = jax.tree.unflatten(structure, leaves)
+        layer, log_std = p["policy"][0], p["head"]["log_std"]
+        z = (action - observation[:-1] @ layer["w"] - layer["b"]) / np.exp(log_std)
+        log_prob = (-0.5 * z**2 - log_std - 0.5 * np.log(2 * np.pi)).sum(-1)
+        ratio = np.exp(log_prob - old_log_prob)[valid]
+        surrogate = np.minimum(ratio * standard, np.clip(ratio, 1 - ppo.clip_range, 1 + ppo.clip_range) * standard)
+        entropy = np.sum(log_std + 0.5 * np.log(2 * np.pi * np.e))
+        error = (values(p)[:-1][valid] - target) ** 2
+        return -surrogate.mean() + ppo.value_coef * 0.5 * error.mean() - ppo.entropy_coef * entropy
+
+    gradient = [np.zeros_like(leaf) for leaf in leaves]
+    for leaf, slope in zip(leaves, gradient, strict=True):
+        for i in np.ndindex(leaf.shape):
+            there = leaf[i]
+            ends = []
+            for h in (1e-6, -1e-6):
+                leaf[i] = there + h
+                ends.append(loss(leaves))
+            leaf[i] = there
+            slope[i] = (ends[0] - ends[1]) / 2e-6
+
+    norm = np.sqrt(sum((slope**2).sum() for slope in gradient))
+    gradient = [slope * min(1.0, ppo.max_grad_norm / norm) for slope in gradient]
+    # Adam's first step: its bias-corrected moments are g and g^2.
+    size = ppo.learning_rate * ((1.0 - progress) if ppo.anneal_learning_rate else 1.0)
+    new = [leaf - size * g / (np.abs(g) + ppo.adam_epsilon) for leaf, g in zip(leaves, gradient, strict=True)]
+    return jax.tree.unflatten(structure, new), norm
+
+
+@pytest.mark.parametrize("max_grad_norm", [0.5, 100.0])
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"anneal_learning_rate": False, "bootstrap_truncated": False, "entropy_coef": 0.1}],
+    ids=["defaults", "others"],
+)
+def test_one_update_is_one_clipped_adam_step(max_grad_norm, changes):
+    agent = make_agent(Gaussian(initial_log_std=-0.5), hidden_sizes=())
+    ppo = PPO(
+        batch_size=32,
+        minibatch_size=32,
+        epochs=1,
+        learning_rate=0.1,
+        adam_epsilon=0.01,
+        max_grad_norm=max_grad_norm,
+        **changes,
+    )
+    start = ppo.init(agent, jax.random.key(2)).parameters
+    rollout = random_rollout(agent, start)
+    expected, norm = numpy_update(ppo, start, rollout, progress=0.25)
+    assert 0.5 < norm < 100.0
+    state, metrics = update(ppo, agent, rollout, progress=0.25)
+    for found, wanted in zip(jax.tree.leaves(state.parameters), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(found, wanted, atol=1e-5)
+    assert metrics["learning_rate"] == pytest.approx(0.1 if changes else 0.075)
+
+
+def test_an_update_takes_one_optimizer_step_per_minibatch_and_epoch(agent):
+    for steps, expected in ((16, 3 * 4), (32, 3 * 8)):
+        rollout = random_rollout(agent, agent.init(jax.random.key(2)), steps=steps)
+        state, _ = update(small(batch_size=2 * steps, epochs=3), agent, rollout)
+        counts = [int(x) for x in jax.tree.leaves(state.optimizer) if jnp.issubdtype(x.dtype, jnp.integer)]
+        assert counts == [expected]
+
+
+def test_a_small_enough_target_kl_stops_after_the_first_epoch(agent, rollout):
+    stopped, metrics = update(small(epochs=5, target_kl=1e-6), agent, rollout)
+    once, _ = update(small(epochs=1), agent, rollout)
+    assert metrics["epochs"] == 1
+    assert bits(stopped.parameters) == bits(once.parameters)
+    assert update(small(epochs=5, target_kl=1e6), agent, rollout)[1]["epochs"] == 5
+
+
+# What must and what must not matter.
+
+
+@pytest.mark.parametrize("changes", [{}, {"clip_range_value": 0.1, "entropy_coef": 0.1, "recompute_advantages": False}])
+def test_whatever_happens_in_an_invalid_step_changes_no_bit_of_the_parameters(agent, rollout, changes):
+    """Only its observation may matter, as the final one of a truncated episode."""
+    invalid = ~rollout.valid
+    after_termination = np.zeros_like(invalid)
+    after_termination[1:] = rollout.terminated[:-1]
+    assert after_termination.sum() > 1
+    spoilt = Rollout(*[x.copy() for x in rollout])
+    spoilt.observation[:-1][after_termination] = 3.0
+    spoilt.action[invalid] = -2.5
+    spoilt.log_prob[invalid] = -9.0
+    spoilt.reward[invalid] = 50.0
+    spoilt.terminated[invalid] = True
+    spoilt.truncated[invalid] = True
+
+    ppo = small(**changes)
+    clean, metrics = update(ppo, agent, rollout)
+    dirty, other_metrics = update(ppo, agent, spoilt)
+    assert bits(clean.parameters) == bits(dirty.parameters)
+    assert {k: float(v) for k, v in metrics.items()} == pytest.approx({k: float(v) for k, v in other_metrics.items()})
+
+
+def test_whatever_happens_in_a_valid_step_does_change_the_parameters(agent, rollout):
+    t, n = np.argwhere(rollout.valid)[3]
+    clean, _ = update(small(), agent, rollout)
+    for name in ("action", "log_prob", "reward"):
+        changed = getattr(rollout, name).copy()
+        changed[t, n] += 0.1
+        assert bits(update(small(), agent, rollout._replace(**{name: changed}))[0]) != bits(clean), name
+
+
+def other_values(value):
+    if isinstance(value, bool):
+        return [not value]
+    if isinstance(value, int):
+        return [2 * value, value // 2]
+    return [0.5 * value, 2.0 * value] if value else [0.01]
+
+
+@pytest.mark.parametrize("name", [field.name for field in dataclasses.fields(PPO) if field.name != "batch_size"])
+def test_every_hyper_parameter_changes_the_update(agent, rollout, name):
+    """`batch_size` is the rollout's size; how it is used is tested by the number of optimizer steps."""
+    base = small()
+    for value in other_values(getattr(base, name)):
+        try:
+            other = dataclasses.replace(base, **{name: value})
+        except BadInput:
+            continue
+        before, after = [update(ppo, agent, rollout)[0].parameters for ppo in (base, other)]
+        assert bits(before) != bits(after)
+        return
+    pytest.fail(f"no other value of {name} is allowed")
+
+
+def test_progress_and_key_matter_and_the_rest_is_deterministic(agent, rollout):
+    first, again, later, shuffled = [
+        bits(update(small(), agent, rollout, progress, seed)) for progress, seed in ((0, 1), (0, 1), (0.9, 1), (0, 2))
+    ]
+    assert first == again
+    assert first != later
+    assert first != shuffled
+
+
+def test_at_the_end_of_an_annealed_run_nothing_moves(agent, rollout):
+    start = small().init(agent, jax.random.key(2)).parameters
+    assert bits(update(small(), agent, rollout, progress=1.0)[0].parameters) == bits(start)
+    constant = small(anneal_learning_rate=False)
+    assert bits(update(constant, agent, rollout, progress=1.0)[0].parameters) != bits(start)
+
+
+@pytest.mark.parametrize(("batch_size", "minibatch_size", "better"), [(100, 64, 128), (10, 64, 64), (2048, 63, 2079)])
+def test_a_batch_that_is_no_multiple_of_the_minibatch_is_refused(batch_size, minibatch_size, better):
+    with pytest.raises(BadInput, match=rf"--batch-size {batch_size} .*--minibatch-size {minibatch_size}; {better} "):
+        PPO(batch_size=batch_size, minibatch_size=minibatch_size)
+    assert better % minibatch_size == 0
+
+
+@pytest.mark.parametrize("name", HEADS.names())
+def test_the_update_is_float32_throughout_where_float64_is_enabled(name):
+    """Scalars made of Python's numbers do not count: they are float64 only until they meet an array."""
+    agent = make_agent(HEADS.get(name)())
+    ppo = small(clip_range_value=0.1, entropy_coef=0.1, target_kl=0.1)
+    state = ppo.init(agent, jax.random.key(2))
+    observation = jnp.zeros((17, 2, 3))
+    action = jax.eval_shape(lambda o: agent.policy(state.parameters, o).sample(jax.random.key(1)), observation[:-1])
+    number, flag = jnp.zeros((16, 2)), jnp.zeros((16, 2), bool)
+    rollout = Rollout(observation, jnp.zeros(action.shape, action.dtype), number, number, flag, flag, flag)
+    with jax.enable_x64(True):
+        args = state, rollout, np.float32(0.5), jax.random.key(1)
+        program, result = jax.make_jaxpr(lambda *args: ppo.update(agent, *args), return_shape=True)(*args)
+    assert re.findall(r"f64\[\d[^\]]*\]", str(program)) == []
+    assert {leaf.dtype for leaf in jax.tree.leaves(result)} == {np.dtype(np.float32), np.dtype(np.int32)}
