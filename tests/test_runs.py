@@ -218,7 +218,7 @@ def test_workers_change_nothing(tmp_path):
     for workers in (0, 2):
         out = tmp_path / str(workers)
         train_whole(out, "gymnasium/Pendulum-v1", steps=256, workers=workers)
-        results.append((told(out), (out / "policy.safetensors").read_bytes().split(b'"workers"')[0][:0]))
+        results.append((told(out), (out / "policy.safetensors").read_bytes()))
     assert results[0] == results[1]
 
 
@@ -337,7 +337,7 @@ def test_help_of_train_lists_the_options_of_the_chosen_head(capsys):
     text = capsys.readouterr().out
     assert "--initial-log-std" in text
     assert "--bins" not in text
-    assert "(default: raw)" in text
+    assert "(default: raw)" in " ".join(text.split())
     assert all(len(line) <= 80 for line in text.splitlines())
 
 

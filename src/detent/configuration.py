@@ -20,6 +20,8 @@ from detent.tasks import Factory, Task, find_task, gymnasium_task
 DEFAULT_HEAD = "ordinal"
 DEFAULT_ALGO = "ppo"
 DEFAULT_PRESET = "modern"
+FREE_OPTIONS = ("workers", "threads", "env_timeout")
+"""Options that change no result, so that a resumed run may change them."""
 
 
 @dataclass(frozen=True)
@@ -120,6 +122,12 @@ class Run:
         task, head, algo, preset = self.names
         flat = {k: list(v) if isinstance(v, tuple) else v for k, v in self.options.items()}
         return {"task": task, "head": head, "algo": algo, "preset": preset, "options": flat}
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """The configuration without what changes no result: equal identities give equal bits."""
+        whole = self.configuration
+        return {**whole, "options": {k: v for k, v in whole["options"].items() if k not in FREE_OPTIONS}}
 
     @staticmethod
     def from_configuration(configuration: Mapping[str, Any], **changes: Any) -> Run:

@@ -13,28 +13,31 @@ from detent.training import Record
 
 def to_tensorboard(records: Iterator[Record], directory: Path) -> Iterator[Record]:
     """Pass the records on, writing each to TensorBoard event files."""
-    writer = _extra("tensorboardX", "tensorboard").SummaryWriter(str(directory / "tensorboard"))
+    library, writer = _extra("tensorboardX", "tensorboard"), None
     try:
         for record in records:
+            # Not before the run has made its directory.
+            writer = writer or library.SummaryWriter(str(directory / "tensorboard"))
             for key, value in record.items():
                 if value is not None:
                     writer.add_scalar(key, value, int(record["time/total_timesteps"] or 0))
             yield record
     finally:
-        writer.close()
+        if writer:
+            writer.close()
 
 
 def to_wandb(records: Iterator[Record], directory: Path, configuration: dict[str, Any]) -> Iterator[Record]:
     """Pass the records on, logging each to Weights & Biases (offline with WANDB_MODE=offline)."""
-    run = _extra("wandb", "wandb").init(
-        project="detent", name=directory.name, dir=str(directory), config=configuration, resume="allow"
-    )
+    library, run = _extra("wandb", "wandb"), None
     try:
         for record in records:
+            run = run or library.init(project="detent", name=directory.name, dir=str(directory), config=configuration)
             run.log(dict(record), step=int(record["time/total_timesteps"] or 0))
             yield record
     finally:
-        run.finish()
+        if run:
+            run.finish()
 
 
 def _extra(module: str, extra: str) -> Any:

@@ -49,8 +49,6 @@ from detent.training import train as records_of
 SCHEMA = 1
 EVALUATION_SEED = 1_000_003
 """Evaluations happen in environments that training never sees."""
-FREE_OPTIONS = ("workers", "threads", "env_timeout")
-"""Options that change no result, so that a resumed run may change them."""
 
 
 @dataclass(frozen=True)
@@ -100,10 +98,9 @@ class RunDirectory:
 
     def check_same(self, run: Run) -> None:
         """Refuse to continue a run under another configuration."""
-        old, new = self.configuration(), run.configuration
+        old, new = self.configuration(), run.identity
         differing = [k for k in ("task", "head", "algo") if old.get(k) != new[k]]
-        options = old.get("options", {})
-        differing += [k for k, v in new["options"].items() if options.get(k) != v and k not in FREE_OPTIONS]
+        differing += [k for k, v in new["options"].items() if old.get("options", {}).get(k) != v]
         if differing:
             name = differing[0]
             was, now = (c[name] if name in c else c["options"].get(name) for c in (old, new))

@@ -243,7 +243,7 @@ class _Trainer:
             "normalize_observations": self.edge.normalize_observations,
             "clip": self.edge.clip,
             "steps": now.steps,
-            "configuration": self.run.configuration,
+            "configuration": self.run.identity,
         }
         return Policy(tensors, meta)
 

@@ -38,6 +38,8 @@ START_SECONDS = 120.0
 """How long a worker may take to import and make its environments."""
 END_SECONDS = 5.0
 """How long a worker may take to close its environments before it is killed."""
+SPIN_SECONDS = 300e-6
+"""How long to keep looking for a byte before sleeping until it comes: waking up costs as much as a step of physics."""
 
 
 class Rows(NamedTuple):
@@ -223,7 +225,7 @@ class Worker(NamedTuple):
     pipe: Connection
     indices: range
     """Its environments."""
-    answers: select.poll
+    readable: select.poll
     """Tells when the pipe has something to read."""
 
 
@@ -291,7 +293,7 @@ class Workers:
         """Wait for every worker's answer."""
         deadline = time.monotonic() + seconds
         for worker in self._workers:
-            if not worker.answers.poll(1000.0 * max(0.0, deadline - time.monotonic())):
+            if not _wait(worker.readable, deadline - time.monotonic()):
                 worker.process.kill()
                 raise EnvironmentFailed(f"{self._whereabouts(worker)} gave no answer within {seconds:g} s.")
             try:
@@ -339,9 +341,24 @@ def _start(setup: Setup, pickled: bytes, indices: range, block: str) -> Worker:
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         theirs.close()
-    answers = select.poll()
-    answers.register(ours.fileno(), select.POLLIN)
-    return Worker(process, ours, indices, answers)
+    return Worker(process, ours, indices, _readable(ours))
+
+
+def _readable(pipe: Connection) -> select.poll:
+    poll = select.poll()
+    poll.register(pipe.fileno(), select.POLLIN)
+    return poll
+
+
+def _wait(readable: select.poll, seconds: float = math.inf) -> bool:
+    """Wait until there is something to read; False if nothing came in time."""
+    asleep = time.monotonic() + SPIN_SECONDS
+    while not readable.poll(0):
+        if time.monotonic() > asleep:
+            milliseconds = 1000.0 * max(0.0, seconds)
+            return bool(readable.poll(min(milliseconds, 2**31 - 1)))
+        os.sched_yield()  # whoever has work to do goes first
+    return True
 
 
 def _serve(setup: Setup, pickled: bytes, indices: range, block: str, pipe: Connection) -> None:
@@ -372,9 +389,10 @@ def _answer(setup: Setup, pickled: bytes, indices: range, memory: SharedMemory, 
         raise importable_only(setup.name) from error
     envs = make_all(make, setup.name, len(indices))
     serial = Serial(setup, envs, indices[0], setup.rows(memory.buf))
+    readable = _readable(pipe)
     try:
         os.write(pipe.fileno(), DONE)
-        while command := os.read(pipe.fileno(), 1):
+        while _wait(readable) and (command := os.read(pipe.fileno(), 1)):
             if command == STEP:
                 serial.step()
             elif command == RESET:
