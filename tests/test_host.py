@@ -345,25 +345,27 @@ def test_workers_need_a_factory_that_reaches_them() -> None:
     assert not multiprocessing.active_children()
 
 
-def shared_blocks() -> set[str]:
-    return {path.name for path in Path("/dev/shm").glob("psm_*")}
+def shared_memory_of(pid: int | None) -> set[Path]:
+    """The files in which a process shares memory with others."""
+    lines = Path(f"/proc/{pid}/maps").read_text().splitlines()
+    return {Path(line.split()[-1]) for line in lines if "/dev/shm/psm_" in line}
 
 
 def test_workers_come_and_go(host: Callable[..., Host]) -> None:
-    before = shared_blocks()
     env = host(host_tasks.Process, 2, workers=2)
     env.reset()
     workers = multiprocessing.active_children()
-    assert len(workers) == 2
-    assert len(shared_blocks() - before) == 1
+    pids = {worker.pid for worker in workers}
+    [block] = set.union(*map(shared_memory_of, pids))
     for worker in workers:
         os.kill(worker.pid or 0, signal.SIGINT)  # as Ctrl-C does
     [step] = run(env, actions_for(env, 1))
-    assert {int(pid) for pid in step.observation[:, 0]} == {worker.pid for worker in workers}
+    assert {int(pid) for pid in step.observation[:, 0]} == pids
+    assert block.exists()
     env.close()
     env.close()
     assert not multiprocessing.active_children()
-    assert shared_blocks() <= before
+    assert not block.exists()
 
 
 def test_workers_do_not_import_jax(host: Callable[..., Host]) -> None:
@@ -403,16 +405,18 @@ def test_what_was_made_is_closed_when_the_rest_cannot_be() -> None:
 
 @pytest.mark.parametrize("ending", ["", "os.kill(os.getpid(), signal.SIGINT)"])
 def test_nothing_is_left_of_a_program_that_did_not_close(ending: str, tmp_path: Path) -> None:
-    before = shared_blocks()
     script = tmp_path / "script.py"
     script.write_text(
         textwrap.dedent(f"""
-            import os, signal, sys
+            import multiprocessing, os, re, signal
             if __name__ == "__main__":
                 import host_tasks
                 from detent.environments.host import Host
                 env = Host(host_tasks.Drift, "Task", 0, 2, workers=2)
                 env.reset()
+                for worker in multiprocessing.active_children():
+                    print(worker.pid, flush=True)
+                print(*re.findall("/dev/shm/psm_\\\\w+", open("/proc/self/maps").read()), flush=True)
                 {ending}
         """)
     )
@@ -423,7 +427,10 @@ def test_nothing_is_left_of_a_program_that_did_not_close(ending: str, tmp_path: 
     # Of a traceback, the lines that are not indented.
     said = [line for line in done.stderr.splitlines() if not line.startswith(" ")]
     assert said == (["Traceback (most recent call last):", "KeyboardInterrupt"] if ending else [])
-    assert shared_blocks() <= before
+    *pids, block = done.stdout.split()
+    assert len(pids) == 2
+    assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
+    assert not Path(block).exists()
 
 
 def test_a_registered_environment_is_made_by_its_name(host: Callable[..., Host]) -> None:

@@ -15,7 +15,7 @@ from detent.heads.discrete import Discrete
 from detent.heads.ordinal import Ordinal
 from detent.heads.ordinal_released import OrdinalReleased
 
-BOTH_SIDES = [2, 11, TRIANGLE_UP_TO, TRIANGLE_UP_TO + 1, 300]
+BOTH_SIDES = [11, TRIANGLE_UP_TO, TRIANGLE_UP_TO + 1, 300]
 """Numbers of bins, on both sides of the width up to which a running sum is one matrix product."""
 
 
