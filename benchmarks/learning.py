@@ -41,6 +41,12 @@ GRIDS: dict[str, list[Options]] = {
               target_kl=0.01),
         *grid(task="HalfCheetah-v5", head="ordinal", steps=1_000_000, seed=100, learning_rate=1e-3, target_kl=0.02),
     ],
+    "kl": [
+        *grid(task="Humanoid-v5", head="gaussian", steps=1_000_000, seed=100, learning_rate=3e-4, target_kl=0.02),
+        *grid(task="HalfCheetah-v5", head=["gaussian", "ordinal"], steps=1_000_000, seed=101, learning_rate=3e-4,
+              target_kl=[0.01, 0.02]),
+        *grid(task="Humanoid-v5", head="ordinal", steps=1_000_000, seed=100, learning_rate=3e-4, target_kl=0.02),
+    ],
     # The equal search behind `modern`: the same three step sizes for every head, one seed that no table uses.
     "search": [
         *grid(task=["HalfCheetah-v5", "Hopper-v5"], head=["ordinal", "gaussian", "discrete", "beta"],

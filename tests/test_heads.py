@@ -469,9 +469,9 @@ LOW = np.array([-3.0, 0.5, -0.1], np.float32)
 HIGH = np.array([-1.0, 100.0, 0.7], np.float32)
 
 
-def to_environment(actions, unit):
+def to_environment(actions, unit, low=LOW, high=HIGH):
     edge = Edge(actions=actions, normalize_observations=True, normalize_rewards=True, clip=10.0, gamma=0.99)
-    return np.asarray(edge.action(jnp.asarray(unit), Box(LOW, HIGH, dtype=np.float32)))
+    return np.asarray(edge.action(jnp.asarray(unit), Box(low, high, dtype=np.float32)))
 
 
 @pytest.mark.parametrize("actions", ["scale", "clip"])
@@ -496,12 +496,16 @@ def test_raw_actions_are_left_alone(head, dims):
 
 
 def test_scaling_hits_the_bounds_exactly_and_is_linear_between():
-    unit = np.repeat(np.linspace(-1.0, 1.0, 201, dtype=np.float32)[:, None], 3, axis=1)
-    given = to_environment("scale", unit)
-    np.testing.assert_array_equal(given[0], LOW)
-    np.testing.assert_array_equal(given[-1], HIGH)
-    np.testing.assert_allclose(given, LOW + (unit + 1.0) / 2.0 * (HIGH - LOW), rtol=1e-5, atol=1e-6)
-    np.testing.assert_array_equal(to_environment("scale", 1.5 * unit[[0, -1]]), np.stack([LOW, HIGH]))
+    rng = np.random.default_rng(40)
+    low = rng.normal(size=200).astype(np.float32)
+    high = low + rng.exponential(size=200).astype(np.float32)
+    unit = np.repeat(np.linspace(-1.0, 1.0, 201, dtype=np.float32)[:, None], 200, axis=1)
+    given = to_environment("scale", unit, low, high)
+    np.testing.assert_array_equal(given[0], low)
+    np.testing.assert_array_equal(given[-1], high)
+    np.testing.assert_allclose(given, low + (unit + 1.0) / 2.0 * (high - low), rtol=1e-5, atol=1e-6)
+    outside = to_environment("scale", 1.5 * unit[[0, -1]], low, high)
+    np.testing.assert_array_equal(outside, np.stack([low, high]))
 
 
 # Options, deployment, diagnostics.
