@@ -51,9 +51,7 @@ def run_together(commands: Sequence[Sequence[str]]) -> list[dict[str, Any]]:
         scratch.cleanup()
 
 
-def _start(
-    command: Sequence[str], scratch: str, environment: Mapping[str, str] | None = None
-) -> subprocess.Popen[str]:
+def _start(command: Sequence[str], scratch: str, environment: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
     """In a scratch directory, because MuJoCo writes its warnings into the current one."""
     return subprocess.Popen(
         list(command),

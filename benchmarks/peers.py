@@ -40,9 +40,7 @@ class Setting:
 
 
 SETTINGS = tuple(
-    Setting(envs, workers, threads)
-    for envs, workers in ((1, False), (8, False), (8, True))
-    for threads in (1, 2)
+    Setting(envs, workers, threads) for envs, workers in ((1, False), (8, False), (8, True)) for threads in (1, 2)
 )
 """All that are tried for each library and task; the fastest is the one compared."""
 

@@ -254,8 +254,7 @@ def heads(plan: Plan) -> Section:
         for head in ("discrete", "ordinal"):
             choices[f"{head} K={bins}"] = ["--head", head, "--bins", bins]
     commands = {
-        name: contestant("train", task, plan.seconds, *flags, "--envs", DEFAULT_ENVS)
-        for name, flags in choices.items()
+        name: contestant("train", task, plan.seconds, *flags, "--envs", DEFAULT_ENVS) for name, flags in choices.items()
     }
     results = in_turn({name: functools.partial(launch.run, c) for name, c in commands.items()}, plan.rounds)
     sizes = {
