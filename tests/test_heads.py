@@ -600,6 +600,13 @@ def test_beta_agrees_with_scipy():
     np.testing.assert_allclose(own_mode, (alpha - 1) / (alpha + beta - 2), rtol=1e-7)
 
 
+def test_beta_samples_stay_off_the_ends_where_a_density_may_be_infinite():
+    head = HEADS.get("beta")()
+    drawn = samples(head, (1e4 * np.array([1.0, -1.0, 1.0, -1.0, 1.0, 1.0]), {}), 41)
+    assert drawn.min() >= np.float32(1e-6)
+    assert drawn.max() <= np.float32(1.0 - 1e-6)
+
+
 def test_discrete_agrees_with_scipy():
     out, _, actions, log_p, own_entropy, own_mode = oracle("discrete")
     reference = special.log_softmax(out.reshape(3, 11), axis=-1)

@@ -144,6 +144,13 @@ def test_a_batch_without_a_valid_step_has_no_loss_and_no_gradient(agent, rollout
         np.testing.assert_array_equal(leaf, 0.0)
 
 
+def test_a_rollout_without_a_valid_step_teaches_nothing(agent, rollout):
+    start = small().init(agent, jax.random.key(2)).parameters
+    state, metrics = update(small(), agent, rollout._replace(valid=np.zeros_like(rollout.valid)))
+    assert bits(state.parameters) == bits(start)
+    assert all(np.isfinite(value) for value in metrics.values())
+
+
 def test_explained_variance_of_a_perfect_a_constant_and_a_half_right_critic():
     target = np.array([1.0, -1.0, 3.0, 5.0, 1e6], np.float32)
     valid = np.array([True, True, True, True, False])

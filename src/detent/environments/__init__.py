@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 from gymnasium.spaces import Box
-from jaxtyping import Array, Bool, Float
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:  # worker processes import this package, and need no JAX
+    from jaxtyping import Array, Bool, Float
 
 ActionSpace: TypeAlias = "Box[np.float32]"
 
