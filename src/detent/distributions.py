@@ -57,6 +57,11 @@ class Categorical:
     logits: Float[Array, "*b m k"]
 
     @property
+    def _shifted(self) -> Float[Array, "*b m k"]:
+        """The logits less their largest, which changes no probability and lets no exponential overflow."""
+        return self.logits - jax.lax.stop_gradient(self.logits.max(-1, keepdims=True))
+
+    @property
     def log_probs(self) -> Float[Array, "*b m k"]:
         return jax.nn.log_softmax(self.logits)
 
@@ -66,8 +71,7 @@ class Categorical:
         With 0 < t <= total, bin i is taken iff c_{i-1} < t <= c_i, so a bin whose probability has vanished
         in float32 is never taken and every sampled log-probability is finite.
         """
-        shifted = self.logits - jax.lax.stop_gradient(self.logits.max(-1, keepdims=True))
-        cumulative = running_sum(jnp.exp(shifted))
+        cumulative = running_sum(jnp.exp(self._shifted))
         uniform = 1.0 - jax.random.uniform(key, (*self.logits.shape[:-1], 1), self.logits.dtype)
         threshold = uniform * cumulative[..., -1:]
         return jnp.sum(cumulative < threshold, axis=-1, dtype=jnp.int32)
@@ -76,9 +80,11 @@ class Categorical:
         return jnp.argmax(self.logits, axis=-1).astype(jnp.int32)
 
     def log_prob(self, action: Int[Array, "*b m"]) -> Float[Array, "*b"]:
+        """log p_a = l_a - log sum_i exp l_i."""
         # A masked sum, because the gradient of a gather is a scatter, which is slow on a CPU.
         chosen = jnp.arange(self.logits.shape[-1], dtype=action.dtype) == action[..., None]
-        return jnp.sum(jnp.where(chosen, self.log_probs, 0.0), axis=(-2, -1))
+        logit = jnp.sum(jnp.where(chosen, self._shifted, 0.0), axis=-1)
+        return jnp.sum(logit - jnp.log(jnp.sum(jnp.exp(self._shifted), axis=-1)), axis=-1)
 
     def entropy(self) -> Float[Array, "*b"]:
         log_p = self.log_probs
