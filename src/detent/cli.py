@@ -15,6 +15,7 @@ from detent.errors import BadInput, DetentError
 
 if TYPE_CHECKING:
     from detent.configuration import Run
+    from detent.runs import RunDirectory
     from detent.training import Record
 
 
@@ -208,13 +209,15 @@ def _carry_out(run: Run, out: str, args: argparse.Namespace, resume: bool, init:
     return _told_end(RunDirectory(out), last, stopped.signal)
 
 
-def _told_end(directory: Any, last: Record | None, caught: int | None) -> int:
+def _told_end(directory: RunDirectory, last: Record | None, caught: int | None) -> int:
+    from detent.progress import rounded
+
     status = directory.status()
     if last is None:
         print(f"{directory.path} is {status} already; there is nothing to do.")
         return 0
     value = last["rollout/ep_rew_mean"]
-    told = "no episode has ended" if value is None else f"mean return of the last 100 episodes {value:,.1f}"
+    told = "no episode has ended" if value is None else f"mean return of the last 100 episodes {rounded(value)}"
     print(f"{status} after {int(last['time/total_timesteps'] or 0):,} steps: {told}; {directory.path}")
     if status == "finished":
         return 0
@@ -265,6 +268,7 @@ def _eval(argv: list[str]) -> int:
     import numpy as np
 
     from detent.policy import load
+    from detent.progress import rounded
     from detent.runs import RunDirectory, evaluate_run
 
     parser = Parser(
@@ -292,7 +296,7 @@ def _eval(argv: list[str]) -> int:
     for kind, summary in results.items():
         success = f", success rate {summary['success_rate']:.2f}" if "success_rate" in summary else ""
         print(
-            f"{kind:<10}  return {summary['mean_reward']:,.1f} ± {summary['std_reward']:,.1f} (sd over "
+            f"{kind:<10}  return {rounded(summary['mean_reward'])} ± {rounded(summary['std_reward'])} (sd over "
             f"{episodes} episodes), length {summary['mean_ep_length']:,.1f}{success}"
         )
     return 0

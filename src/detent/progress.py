@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterator
-from typing import Protocol
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
@@ -14,10 +13,6 @@ from detent.training import Record
 
 PLAIN_SECONDS = 10.0
 """Between two plain lines."""
-
-
-class Show(Protocol):
-    def __call__(self, record: Record) -> None: ...
 
 
 def follow(records: Iterator[Record], name: str, total: int) -> Iterator[Record]:
@@ -73,8 +68,13 @@ def _told(record: Record, rate: _Rate, total: int) -> str:
     left = max(0, total - steps) / max(speed, 1e-9)
     return (
         f"{_short(steps)}/{_short(total)} steps  {speed:,.0f}/s  "
-        f"return {'-' if value is None else format(value, ',.1f')}  {_clock(left)} left"
+        f"return {'-' if value is None else rounded(value)}  {_clock(left)} left"
     )
+
+
+def rounded(value: float) -> str:
+    """A return as people like to read it."""
+    return f"{value:,.1f}" if abs(value) >= 10 else f"{value:.3f}"
 
 
 def _short(steps: float) -> str:
