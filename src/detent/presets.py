@@ -10,8 +10,9 @@ from typing import Any
 
 PRESETS: dict[str, dict[str, dict[str, Any]]] = {
     "modern": {
-        # Stopping the epochs at a KL makes one step size serve HalfCheetah and Humanoid alike.
-        "ppo": {"envs": 64, "learning_rate": 3e-4, "target_kl": 0.01},
+        # Stopping the epochs at a KL makes one step size serve HalfCheetah and Humanoid alike. An advantage mixes the
+        # effects of all action dimensions, so the more there are, the noisier is the gradient of each.
+        "ppo": {"envs": 64, "learning_rate": 3e-4, "target_kl": 0.2, "kl_per_dimension": True},
         "ppo gaussian": {"initial_log_std": -0.5},
         "ppo gaussian_tanh": {"initial_log_std": -0.5},
     },

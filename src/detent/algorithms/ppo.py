@@ -53,6 +53,7 @@ class PPO:
     entropy_coef: float = option(0.0, "weight of the entropy bonus", at_least=0)
     max_grad_norm: float = option(0.5, "longest gradient; longer ones are shortened to this", above=0)
     target_kl: float = option(0.0, "skip the epochs left once KL(old || new) exceeds this; 0: never", at_least=0)
+    kl_per_dimension: bool = option(False, "divide --target-kl by the number of action dimensions")
     adam_epsilon: float = option(1e-5, "Adam's epsilon", above=0)
     recompute_advantages: bool = option(True, "estimate the advantages afresh before every epoch")
     bootstrap_truncated: bool = option(True, "bootstrap the value where a time limit cut an episode off")
@@ -96,9 +97,11 @@ class PPO:
             state, metrics = jax.lax.scan(gradient_step, state, minibatches)
             return state, jax.tree.map(jnp.mean, metrics)
 
+        limit = self.target_kl / (agent.space.shape[0] if self.kl_per_dimension else 1) or jnp.inf
+
         def near(carry: tuple[Int[Array, ""], PPOState, Metrics]) -> Bool[Array, ""]:
             done, _, metrics = carry
-            return (done < self.epochs) & ((metrics["approx_kl"] <= self.target_kl) | (self.target_kl == 0))
+            return (done < self.epochs) & (metrics["approx_kl"] <= limit)
 
         def next_epoch(carry: tuple[Int[Array, ""], PPOState, Metrics]) -> tuple[Int[Array, ""], PPOState, Metrics]:
             done, state, _ = carry
