@@ -260,6 +260,16 @@ def test_a_small_target_kl_stops_after_the_first_epoch(agent, rollout):
     assert distance(stopped.parameters, once.parameters) < 1e-6
 
 
+def test_the_kl_limit_can_be_shared_by_the_action_dimensions(agent, rollout):
+    """A limit a little above the KL of the first epoch stops nothing, unless it is divided."""
+    dimensions = agent.space.shape[0]
+    assert dimensions > 1
+    kl = float(update(small(epochs=1), agent, rollout)[1]["approx_kl"])
+    for shared in (False, True):
+        _, metrics = update(small(epochs=2, target_kl=1.2 * kl, kl_per_dimension=shared), agent, rollout)
+        assert metrics["epochs"] == (1 if shared else 2)
+
+
 # What must and what must not matter.
 
 
@@ -303,9 +313,12 @@ def other_values(value):
     return [10.0 * value, 0.1 * value] if value else [0.01]
 
 
-@pytest.mark.parametrize("name", [field.name for field in dataclasses.fields(PPO) if field.name != "batch_size"])
+# `batch_size` by the number of optimizer steps, `kl_per_dimension` by the epochs that are left.
+TESTED_ABOVE = ("batch_size", "kl_per_dimension")
+
+
+@pytest.mark.parametrize("name", [field.name for field in dataclasses.fields(PPO) if field.name not in TESTED_ABOVE])
 def test_every_hyper_parameter_changes_the_update(linear_agent, name):
-    """`batch_size` is the rollout's size; how it is used is tested by the number of optimizer steps."""
     rollout = random_rollout(linear_agent, linear_agent.init(jax.random.key(2)))
     base = small(learning_rate=0.01)
     for value in other_values(getattr(base, name)):
