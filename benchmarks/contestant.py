@@ -41,6 +41,7 @@ def options_of_run(options: argparse.Namespace) -> dict[str, Any]:
         "batch_size": BATCH,
         "minibatch_size": MINIBATCH,
         "epochs": EPOCHS,
+        "target_kl": 0.0,  # all ten epochs, as the peers do them
     }
 
 
