@@ -237,7 +237,7 @@ class Workers:
 
     def __init__(self, setup: Setup, make: Make, count: int, timeout: float) -> None:
         try:
-            pickled = pickle.dumps(make)
+            pickled = pickle.dumps(make)  # from this process to its own children; nothing in a file is ever unpickled
         except Exception as error:
             raise importable_only(setup.name) from error
         self._setup = setup

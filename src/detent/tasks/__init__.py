@@ -87,6 +87,15 @@ def gymnasium_task(name: str, factory: Factory, suite: str = "gymnasium") -> Tas
     return Task(name, suite, "gymnasium", make)
 
 
+def envpool_task(task_id: str, suite: str, replayable: bool = True) -> Task:
+    def make(wanted: Wanted) -> Environment:
+        from detent.environments.pool import Pool  # imports EnvPool: two seconds
+
+        return Pool(task_id, wanted.small_seed, wanted.num_envs, wanted.options, wanted.threads)
+
+    return Task(task_id, suite, "envpool", make, replayable)
+
+
 def find_task(name: str, may_import: bool = True) -> Task:
     """The task of this name; `may_import` is False where the name was read from a file."""
     if name in TASKS.names():

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from detent.environments import Environment
-from detent.tasks import TASKS, Task, Wanted
+from detent.tasks import TASKS, envpool_task
 
 REPLAYABLE = {
     "BipedalWalker-v3": True,
@@ -13,15 +12,5 @@ REPLAYABLE = {
     "LunarLanderContinuous-v3": False,
 }
 
-
-def _task(task_id: str, replayable: bool) -> Task:
-    def make(wanted: Wanted) -> Environment:
-        from detent.environments.pool import Pool  # imports EnvPool: two seconds
-
-        return Pool(task_id, wanted.small_seed, wanted.num_envs, wanted.options, wanted.threads)
-
-    return Task(task_id, "box2d", "envpool", make, replayable)
-
-
 for name, replayable in REPLAYABLE.items():
-    TASKS.register(name, _task(name, replayable))
+    TASKS.register(name, envpool_task(name, "box2d", replayable))

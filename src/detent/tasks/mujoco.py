@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from detent.environments import Environment
-from detent.tasks import TASKS, Task, Wanted
+from detent.tasks import TASKS, envpool_task
 
 VERSIONS = {
     "Ant": (3, 4, 5),
@@ -19,16 +18,6 @@ VERSIONS = {
     "Walker2d": (3, 4, 5),
 }
 
-
-def _task(task_id: str) -> Task:
-    def make(wanted: Wanted) -> Environment:
-        from detent.environments.pool import Pool  # imports EnvPool: two seconds
-
-        return Pool(task_id, wanted.small_seed, wanted.num_envs, wanted.options, wanted.threads)
-
-    return Task(task_id, "mujoco", "envpool", make)
-
-
 for name, versions in VERSIONS.items():
     for version in versions:
-        TASKS.register(f"{name}-v{version}", _task(f"{name}-v{version}"))
+        TASKS.register(f"{name}-v{version}", envpool_task(f"{name}-v{version}", "mujoco"))
