@@ -117,9 +117,9 @@ def collect(options: argparse.Namespace, facts: dict[str, Any]) -> Generator[int
     )
     run_rollout = make_collect(agent, edge, env, BATCH // settings.envs)
     key = jax.random.key(settings.seed)
-    parameters = jax.jit(agent.init)(key)
+    parameters = agent.init(key)
     env_state, observation = env.reset()
-    memory = begin(edge, observation)
+    memory = begin(observation)
     steps = iteration = 0
     try:
         while True:

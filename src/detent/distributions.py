@@ -68,8 +68,8 @@ class Categorical:
     def sample(self, key: Key) -> Int[Array, "*b m"]:
         """Inverse of the cumulative distribution: one random number per dimension instead of k Gumbels.
 
-        With 0 < t <= total, bin i is taken iff c_{i-1} < t <= c_i, so a bin whose probability has vanished
-        in float32 is never taken and every sampled log-probability is finite.
+        With 0 < t <= total, bin i is taken iff c_{i-1} < t <= c_i, so a bin whose probability has vanished in
+        float32 is not taken (beyond K = 128, where sums are rounded blockwise: hardly ever).
         """
         cumulative = running_sum(jnp.exp(self._shifted))
         uniform = 1.0 - jax.random.uniform(key, (*self.logits.shape[:-1], 1), self.logits.dtype)

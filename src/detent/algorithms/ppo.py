@@ -92,7 +92,7 @@ class PPO:
         def epoch(state: PPOState, key: Key) -> tuple[PPOState, Metrics]:
             now = agent.value(state.parameters, rollout.observation) if self.recompute_advantages else before
             samples = self.samples(rollout, before, now)
-            order = jax.random.permutation(key, self.batch_size)
+            order = jax.random.permutation(key, samples.valid.size)
             minibatches = jax.tree.map(lambda x: x[order].reshape(-1, self.minibatch_size, *x.shape[1:]), samples)
             state, metrics = jax.lax.scan(gradient_step, state, minibatches)
             return state, jax.tree.map(jnp.mean, metrics)

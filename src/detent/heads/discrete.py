@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import jax.numpy as jnp
 from gymnasium.spaces import Box
 from jaxtyping import Array, Float, Int
 
@@ -36,7 +37,7 @@ class Discrete:
 
     def to_unit(self, action: Int[Array, "*b m"]) -> Float[Array, "*b m"]:
         """a_j = 2 j / (K - 1) - 1, j = 0 ... K - 1."""
-        return action * (2.0 / (self.bins - 1)) - 1.0
+        return action.astype(jnp.float32) * (2.0 / (self.bins - 1)) - 1.0
 
     def deploy(self) -> list[Op]:
         return [{"op": "categorical", "bins": self.bins}]
