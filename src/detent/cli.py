@@ -186,6 +186,8 @@ def _carry_out(run: Run, out: str, args: argparse.Namespace, resume: bool, init:
     from detent import loggers, progress
     from detent.runs import Execution, RunDirectory, execute
 
+    # XLA's thread pool would only get in the way of the environments' threads: our matrices are small.
+    os.environ.setdefault("NPROC", "1")
     stopped = _Stop()
     how = Execution(
         resume=resume,

@@ -127,15 +127,15 @@ def make_collect(agent: Agent, edge: Edge, env: Environment, steps: int) -> Coll
     return (_scanned if env.traceable else _looped)(agent, edge, env, steps)
 
 
-def normalized(edge: Edge, memory: Memory) -> Float[Array, "n d"]:
-    """What the networks see of the current observations."""
-    if not edge.normalize_observations:
-        return memory.observation
-    return memory.observation_moments.normalize(memory.observation, edge.clip)
+def normalized(edge: Edge, moments: Moments, observation: Float[Array, "n d"]) -> Float[Array, "n d"]:
+    """What the networks see of an observation."""
+    return moments.normalize(observation, edge.clip) if edge.normalize_observations else observation
 
 
-def _decide(agent: Agent, edge: Edge, parameters: Parameters, memory: Memory, key: Key) -> Choice:
-    observation = normalized(edge, memory)
+def _decide(
+    agent: Agent, edge: Edge, parameters: Parameters, moments: Moments, observation: Float[Array, "n d"], key: Key
+) -> Choice:
+    observation = normalized(edge, moments, observation)
     distribution = agent.policy(parameters, observation)
     action = distribution.sample(key)
     unit = agent.head.to_unit(action)
@@ -187,6 +187,12 @@ def _absorb(edge: Edge, memory: Memory, choice: Choice, step: Step) -> tuple[Mem
     return memory, (rollout, trace)
 
 
+def _closed(edge: Edge, memory: Memory, rollout: Rollout) -> Rollout:
+    """The rollout with the observations that its last step led to."""
+    last = normalized(edge, memory.observation_moments, memory.observation)
+    return rollout._replace(observation=jnp.concatenate([rollout.observation, last[None]]))
+
+
 def _not_finite(x: Array) -> Array:
     return jnp.where(jnp.isfinite(x), 0.0, x)
 
@@ -197,14 +203,13 @@ def _scanned(agent: Agent, edge: Edge, env: Environment, steps: int) -> Collect:
     ) -> tuple[Memory, EnvState, Rollout, Trace]:
         def one(carry: tuple[Memory, EnvState], key: Key) -> tuple[tuple[Memory, EnvState], tuple[Rollout, Trace]]:
             memory, env_state = carry
-            choice = _decide(agent, edge, parameters, memory, key)
+            choice = _decide(agent, edge, parameters, memory.observation_moments, memory.observation, key)
             env_state, step = env.step(env_state, choice.env_action)
             memory, taken = _absorb(edge, memory, choice, step)
             return (memory, env_state), taken
 
         (memory, env_state), (rollout, trace) = jax.lax.scan(one, (memory, env_state), jax.random.split(key, steps))
-        last = normalized(edge, memory)[None]
-        return memory, env_state, rollout._replace(observation=jnp.concatenate([rollout.observation, last])), trace
+        return memory, env_state, _closed(edge, memory, rollout), trace
 
     compiled: list[Any] = []
 
@@ -222,32 +227,36 @@ def _scanned(agent: Agent, edge: Edge, env: Environment, steps: int) -> Collect:
 
 
 def _looped(agent: Agent, edge: Edge, env: Environment, steps: int) -> Collect:
-    @jax.jit
-    def decide(parameters: Parameters, memory: Memory, keys: Key, t: int) -> Choice:
-        return _decide(agent, edge, parameters, memory, keys[t])
+    """Between two steps only what the next action needs is computed; the rest is absorbed at the end, in one go."""
 
-    @jax.jit
-    def advance(
-        parameters: Parameters, memory: Memory, choice: Choice, step: Step, keys: Key, t: int
-    ) -> tuple[Memory, tuple[Rollout, Trace], Choice]:
-        memory, taken = _absorb(edge, memory, choice, step)
-        return memory, taken, _decide(agent, edge, parameters, memory, keys[t])
+    @partial(jax.jit, compiler_options=COMPILER_OPTIONS)
+    def decide(
+        parameters: Parameters, moments: Moments, observation: Array, acted_on: Array, keys: Key, t: int
+    ) -> tuple[Moments, Choice]:
+        moments = moments.update(observation, acted_on)
+        return moments, _decide(agent, edge, parameters, moments, observation, keys[t])
 
-    see = jax.jit(partial(normalized, edge))
+    @partial(jax.jit, compiler_options=COMPILER_OPTIONS)
+    def absorb(memory: Memory, choices: Choice, taken: Step) -> tuple[Memory, Rollout, Trace]:
+        memory, (rollout, trace) = jax.lax.scan(lambda m, row: _absorb(edge, m, *row), memory, (choices, taken))
+        return memory, _closed(edge, memory, rollout), trace
 
     def collect(
         parameters: Parameters, memory: Memory, env_state: EnvState, key: Key
     ) -> tuple[Memory, EnvState, Rollout, Trace]:
         keys = jax.random.split(key, steps)
-        choice = decide(parameters, memory, keys, 0)
-        rows: list[tuple[Rollout, Trace]] = []
+        moments, observation = memory.observation_moments, memory.observation
+        acted_on: Any = np.zeros(env.num_envs, np.float32)  # the first observations have been counted already
+        choices, taken = [], []
         for t in range(steps):
+            moments, choice = decide(parameters, moments, observation, acted_on, keys, t)
+            choices.append(choice)
             env_state, step = env.step(env_state, choice.env_action)
-            # The choice made after the last step is not used: the next rollout decides with new parameters.
-            memory, taken, choice = advance(parameters, memory, choice, step, keys, (t + 1) % steps)
-            rows.append(taken)
-        rollout, trace = jax.tree.map(lambda *row: np.stack(row), *jax.device_get(rows))
-        last = np.asarray(see(memory))[None]
-        return memory, env_state, rollout._replace(observation=np.concatenate([rollout.observation, last])), trace
+            taken.append(step)
+            observation = step.observation
+            acted_on = 1.0 - (step.terminated | step.truncated).astype(np.float32)
+        rows = jax.tree.map(lambda *row: np.stack(row), *jax.device_get(list(zip(choices, taken, strict=True))))
+        memory, rollout, trace = absorb(memory, *rows)
+        return memory, env_state, rollout, trace
 
     return collect

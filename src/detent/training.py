@@ -235,7 +235,7 @@ class _Trainer:
             "observation/var": np.asarray(now.memory.observation_moments.var),
             "space/low": self.env.space.low,
             "space/high": self.env.space.high,
-            "observations": np.asarray(normalized(self.edge, now.memory)),
+            "observations": np.asarray(normalized(self.edge, now.memory.observation_moments, now.memory.observation)),
         }
         meta = {
             "ops": self.run.head.deploy(),
