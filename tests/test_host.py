@@ -410,6 +410,7 @@ def test_nothing_is_left_of_a_program_that_did_not_close(ending: str, tmp_path: 
         textwrap.dedent(f"""
             import multiprocessing, os, re, signal
             if __name__ == "__main__":
+                signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever runs the tests may ignore it
                 import host_tasks
                 from detent.environments.host import Host
                 env = Host(host_tasks.Drift, "Task", 0, 2, workers=2)
