@@ -139,4 +139,5 @@ def test_every_head_learns_to_hop(head):
 
 
 def test_task_names_are_the_usual_ones():
-    assert all(re.fullmatch(r"[A-Za-z0-9]+-v\d|probe/[a-z]+", name) for name in TASKS.names())
+    ours = [name for name in TASKS.names() if TASKS.get(name).suite != "user"]
+    assert all(re.fullmatch(r"[A-Za-z0-9]+-v\d|probe/[a-z]+", name) for name in ours)
