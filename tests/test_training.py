@@ -81,8 +81,8 @@ def test_same_bits_on_one_core_and_on_all():
 
 @pytest.mark.parametrize(
     ("task", "head"),
-    [("Hopper-v5", "ordinal"), ("HalfCheetah-v5", "gaussian"), ("BipedalWalker-v3", "beta"), ("probe/follow", "discrete"),
-     ("gymnasium/Pendulum-v1", "gaussian_tanh")],
+    [("Hopper-v5", "ordinal"), ("HalfCheetah-v5", "gaussian"), ("BipedalWalker-v3", "beta"),
+     ("probe/follow", "discrete"), ("gymnasium/Pendulum-v1", "gaussian_tanh")],
 )  # fmt: skip
 def test_resuming_from_a_snapshot_gives_the_same_bits(task, head):
     """Hopper's episodes are short, HalfCheetah's long, Pendulum goes through Gymnasium."""
@@ -270,5 +270,6 @@ def test_records_are_json_with_sb3_names():
     assert {
         "time/total_timesteps", "time/iterations", "time/fps", "time/time_elapsed", "rollout/ep_rew_mean",
         "rollout/ep_len_mean", "train/approx_kl", "train/clip_fraction", "train/entropy_loss",
-        "train/explained_variance", "train/learning_rate", "train/loss", "train/policy_gradient_loss", "train/value_loss",
+        "train/explained_variance", "train/learning_rate", "train/loss", "train/policy_gradient_loss",
+        "train/value_loss",
     } <= set(record)  # fmt: skip
