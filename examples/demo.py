@@ -2,7 +2,7 @@
 
 With the settings of the paper, replacing the Gaussian by a discrete or ordinal head changes what PPO reaches on
 HalfCheetah. One seed shows no more than that; docs/performance.md has several, and the settings under which the
-Gaussian catches up.
+Gaussian overtakes both.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ HEADS = ("gaussian", "discrete", "ordinal")
 
 def main() -> None:
     out = Path("runs/demo")
-    if out.exists():  # an earlier demo is kept until this one is complete
-        shutil.move(out, tempfile.mkdtemp(prefix="demo-", dir=out.parent))
+    if out.exists():  # nobody's runs are deleted
+        shutil.move(out, tempfile.mkdtemp(prefix="demo-before-", dir=out.parent))
     for head in HEADS:
         # The paper steps one environment; sixteen are as good and use the whole machine.
         run = detent.Run(TASK, head, preset="paper", envs=16, steps=STEPS, seed=1)
