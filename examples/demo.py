@@ -12,9 +12,10 @@ import tempfile
 from pathlib import Path
 
 import detent
+from detent.directory import RunDirectory
 from detent.progress import follow
 from detent.report.curves import draw_curves
-from detent.runs import RunDirectory, evaluate_run
+from detent.runs import evaluate_run
 
 TASK, STEPS = "HalfCheetah-v5", 600_000
 HEADS = ("gaussian", "discrete", "ordinal")

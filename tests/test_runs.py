@@ -16,8 +16,9 @@ import pytest
 import detent
 from detent.cli import main
 from detent.configuration import Run
+from detent.directory import RunDirectory
 from detent.errors import BadInput, DetentError
-from detent.runs import Execution, RunDirectory, execute
+from detent.runs import Execution, execute
 from detent.training import CLOCK_KEYS
 
 QUICK = {"batch_size": 128, "minibatch_size": 32, "epochs": 2, "envs": 8}
@@ -50,7 +51,10 @@ def test_what_a_run_leaves_behind(whole):
     records = RunDirectory(whole).records()
     assert records[-1]["time/total_timesteps"] >= 640
     assert [r["time/iterations"] for r in records] == list(range(1, len(records) + 1))
-    assert len(list((whole / "checkpoints").iterdir())) == 1
+    assert sorted(p.name for p in (whole / "checkpoints").iterdir()) == [
+        "000000001.safetensors",
+        f"{len(records):09d}.safetensors",
+    ]
     assert detent.load(whole)(np.zeros(11)).shape == (3,)
 
 

@@ -15,8 +15,9 @@ from detent.errors import BadInput, DetentError
 
 if TYPE_CHECKING:
     from detent.configuration import Run
-    from detent.runs import RunDirectory
+    from detent.directory import RunDirectory
     from detent.training import Record
+    from detent.verification import Finding
 
 
 class Parser(argparse.ArgumentParser):
@@ -35,7 +36,10 @@ class Parser(argparse.ArgumentParser):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one verb and return the exit code: 0 done, 2 bad input, 3 stopped or diverged, 130/143 interrupted."""
+    """Run one verb and return the exit code.
+
+    0 done, 1 verified and found different, 2 bad input, 3 stopped or diverged, 130/143 interrupted.
+    """
     try:
         return _dispatch(list(sys.argv[1:] if argv is None else argv))
     except DetentError as error:
@@ -168,15 +172,79 @@ def _execution_flags(group: Any) -> None:
 
 
 def _resume(argv: list[str]) -> int:
-    from detent.runs import RunDirectory
+    from detent.configuration import FREE_OPTIONS, Settings
+    from detent.directory import RunDirectory
+    from detent.options import flag, options_of
 
     parser = Parser("resume", description="Continue a run where its last checkpoint left it.")
     parser.add_argument("run", metavar="RUN", help="a run directory")
     _import_flag(parser)
     _execution_flags(parser)
+    changeable = ("steps", *FREE_OPTIONS)
+    for declared in options_of(Settings):
+        if declared.name in changeable:
+            about = "make the run longer" if declared.name == "steps" else declared.metadata["help"]
+            parser.add_argument(flag(declared.name), dest=declared.name, metavar="X", help=about)
     args = parser.parse_args(argv)
     _import(args.imports)
-    return _carry_out(RunDirectory(args.run).run(), args.run, args, resume=True)
+    changes = {name: vars(args)[name] for name in changeable if vars(args)[name] is not None}
+    run = RunDirectory(args.run).run(**changes)
+    if not args.quiet and not run.task.replayable:
+        print(f"{run.names[0]} draws random numbers that cannot be restored: the run resumes with new episodes.")
+    return _carry_out(run, args.run, args, resume=True)
+
+
+# --- verify ---
+
+
+def _verify(argv: list[str]) -> int:
+    from detent import verification as v
+    from detent.directory import RunDirectory
+
+    parser = Parser(
+        "verify",
+        description="Execute stretches of a run again and compare every bit with what the run wrote\n"
+        "down. Default: the first stretch and the last. Exit code 1: something differs.",
+    )
+    parser.add_argument("run", metavar="RUN", help="a run directory; nothing in it is changed")
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--link", metavar="N", help="the stretch that ends in this link of the hash chain")
+    which.add_argument("--sample", metavar="M", help="so many stretches, chosen at random")
+    which.add_argument("--all", action="store_true", help="the whole run")
+    parser.add_argument("--seed", metavar="N", default="0", help="seed of the choice (default: 0)")
+    _import_flag(parser)
+    args = parser.parse_args(argv)
+    _import(args.imports)
+    link = None if args.link is None else _whole("--link", args.link, 1)
+    sample = None if args.sample is None else _whole("--sample", args.sample, 1)
+    seed = _whole("--seed", args.seed, 0)
+
+    os.environ.setdefault("NPROC", "1")  # as in training
+    directory = RunDirectory(args.run)
+    run = directory.run()
+    found = v.stretches(directory, run)
+    elsewhere = v.foreign(directory)
+    if elsewhere:
+        print(f"Bits may differ, because this is another machine or other versions: {elsewhere}.")
+    print(f"{directory.path} has {found[-1].numbers[-1]} checkpoints, in {len(found)} stretches that can be repeated.")
+    alike = True
+    for stretch in v.chosen(found, link, sample, args.all, seed):
+        finding = v.check(directory, run, stretch)
+        if elsewhere and finding.difference:
+            finding = v.check_elsewhere(directory, run, stretch)
+        alike &= finding.difference is None
+        print(f"{stretch}: {_verdict(finding, elsewhere is not None)}", flush=True)
+        for note in finding.notes:
+            print(f"  {note}")
+    return 0 if alike else 1
+
+
+def _verdict(finding: Finding, elsewhere: bool) -> str:
+    if finding.difference:
+        return f"DIFFERENT: {finding.difference}"
+    if finding.notes:
+        return "not identical, but the first steps and the first update agree within the tolerances"
+    return "identical" + " all the same" * elsewhere
 
 
 def _carry_out(run: Run, out: str, args: argparse.Namespace, resume: bool, init: str | None = None) -> int:
@@ -184,7 +252,8 @@ def _carry_out(run: Run, out: str, args: argparse.Namespace, resume: bool, init:
     from pathlib import Path
 
     from detent import loggers, progress
-    from detent.runs import Execution, RunDirectory, execute
+    from detent.directory import RunDirectory
+    from detent.runs import Execution, execute
 
     # XLA's thread pool would only get in the way of the environments' threads: our matrices are small.
     os.environ.setdefault("NPROC", "1")
@@ -269,9 +338,10 @@ class _Stop:
 def _eval(argv: list[str]) -> int:
     import numpy as np
 
+    from detent.directory import RunDirectory
     from detent.policy import load
     from detent.progress import rounded
-    from detent.runs import RunDirectory, evaluate_run
+    from detent.runs import evaluate_run
 
     parser = Parser(
         "eval", description="Play episodes with a trained policy: its most probable actions, and sampled ones."
@@ -338,7 +408,8 @@ def _heads(argv: list[str]) -> int:
 
 VERBS: dict[str, tuple[str, Callable[[list[str]], int]]] = {
     "train": ("train a policy on a task", _train),
-    "resume": ("continue a run", _resume),
+    "resume": ("continue a run, or make it longer", _resume),
+    "verify": ("execute a run again and compare the bits", _verify),
     "eval": ("play episodes with a trained policy", _eval),
     "tasks": ("list the tasks", _tasks),
     "heads": ("list the policy heads", _heads),

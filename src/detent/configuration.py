@@ -20,8 +20,8 @@ from detent.tasks import Factory, Task, find_task, gymnasium_task
 DEFAULT_HEAD = "ordinal"
 DEFAULT_ALGO = "ppo"
 DEFAULT_PRESET = "modern"
-FREE_OPTIONS = ("workers", "threads", "env_timeout")
-"""Options that change no result, so that a resumed run may change them."""
+FREE_OPTIONS = ("workers", "threads", "env_timeout", "on_env_error", "max_env_restarts")
+"""Options that change no result (while nothing fails), so that a resumed run may change them."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +37,12 @@ class Settings:
         None, "threads for an EnvPool task; default: one per core. Does not change results", at_least=1
     )
     env_timeout: float = option(60.0, "seconds after which a worker's environment counts as hung", above=0)
+    on_env_error: str = option(
+        "stop",
+        "when a Gymnasium environment raises, hangs or returns NaN: stop, or restart it with a new episode",
+        choices=("stop", "restart"),
+    )
+    max_env_restarts: int = option(10, "stop after so many restarts all the same", at_least=1)
     actions: str = option(
         "scale",
         "how [-1, 1] meets the environment's bounds: scale to them, clip to them, or raw",

@@ -57,7 +57,12 @@ class Episodes:
 class History:
     """How often each environment was reset, and the actions of its current episode (see `Replay`)."""
 
+    restarts: int = 0
+    """Resets that no end of an episode preceded: an environment failed and was replaced."""
+
     def __init__(self, num_envs: int) -> None:
+        self._ended = np.zeros(num_envs, bool)
+        """Whether the last step ended an episode."""
         self._resets = np.ones(num_envs, np.int64)
         self._began = np.zeros(num_envs, np.int64)
         """Number of the step at which the current episode of each environment began."""
@@ -65,8 +70,10 @@ class History:
         self._first = 0
         """Number of the first step of the first chunk."""
 
-    def add(self, actions: NDArray[np.float32], valid: NDArray[np.bool_]) -> None:
-        """Append a rollout: actions [t, n, m], and [t, n] False where a step only reset its environment."""
+    def add(self, actions: NDArray[np.float32], valid: NDArray[np.bool_], ended: NDArray[np.bool_]) -> None:
+        """Append a rollout: actions [t, n, m]; [t, n] False where a step only reset, and True where it ended one."""
+        self.restarts += int(np.sum(~valid & ~np.concatenate([self._ended[None], ended[:-1]])))
+        self._ended = ended[-1].copy()
         length = self._first + sum(map(len, self._chunks))
         self._chunks.append(np.asarray(actions, np.float32))
         self._resets += np.sum(~valid, axis=0)
@@ -84,6 +91,8 @@ class History:
     def tensors(self) -> dict[str, NDArray[Any]]:
         resets, actions = self.replay()
         return {
+            "history/restarts": np.array(self.restarts, np.int64),
+            "history/ended": self._ended,
             "history/resets": resets,
             "history/lengths": np.array([len(a) for a in actions], np.int64),
             "history/actions": np.concatenate(actions),
@@ -93,6 +102,8 @@ class History:
     def restored(tensors: Mapping[str, NDArray[Any]]) -> History:
         lengths, actions = tensors["history/lengths"], tensors["history/actions"]
         history = History(len(lengths))
+        history.restarts = int(tensors["history/restarts"])
+        history._ended = tensors["history/ended"].copy()
         history._resets = tensors["history/resets"].copy()
         # One chunk as long as the longest episode; shorter ones end with it.
         chunk = np.zeros((int(lengths.max(initial=0)), len(lengths), actions.shape[-1]), np.float32)

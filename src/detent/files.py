@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections.abc import Mapping
@@ -15,7 +16,10 @@ from numpy.typing import NDArray
 
 from detent.errors import DetentError
 
-_META = "detent"
+_META, _CHECKSUM = "detent", "sha256"
+LARGEST_TEXT = 2**26
+LARGEST_TENSORS = 2**32
+"""Bytes; larger files are refused unread. What Detent writes is far smaller."""
 
 
 class Corrupt(DetentError):
@@ -55,23 +59,57 @@ def write_json(path: Path, value: Mapping[str, Any]) -> None:
 
 
 def read_json(path: Path) -> dict[str, Any]:
+    return _object(path, _read_text(path))
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """One JSON object per line."""
+    return [_object(path, line) for line in _read_text(path).splitlines()]
+
+
+def _read_text(path: Path) -> bytes:
     try:
-        value = json.loads(path.read_bytes())
+        if path.stat().st_size > LARGEST_TEXT:
+            raise Corrupt(f"{path} is damaged or foreign: it is larger than any that Detent writes.")
+        return path.read_bytes()
     except OSError as error:
         raise Corrupt(f"Cannot read {path}: {error.strerror}.") from error
-    except ValueError as error:
+
+
+def _object(path: Path, text: bytes) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:
         raise Corrupt(f"{path} is damaged: it is not valid JSON.") from error
     if not isinstance(value, dict):
         raise Corrupt(f"{path} is damaged: it should hold a JSON object.")
     return value
 
 
+def file_hash(path: Path) -> str:
+    """SHA-256 of a file's content, read in pieces."""
+    try:
+        with open(path, "rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise Corrupt(f"Cannot read {path}: {error.strerror}.") from error
+
+
 def tensor_bytes(tensors: Mapping[str, NDArray[Any]], meta: Mapping[str, Any]) -> bytes:
-    """safetensors bytes; the same content always gives the same bytes."""
-    # One metadata entry: with several, safetensors writes them in a random order.
-    packed = {_META: json.dumps(meta, sort_keys=True, allow_nan=False)}
+    """safetensors bytes with a checksum inside; the same content always gives the same bytes."""
     contiguous = {name: np.ascontiguousarray(tensors[name]).reshape(tensors[name].shape) for name in sorted(tensors)}
-    return safetensors.numpy.save(contiguous, packed)
+    checked = {**meta, _CHECKSUM: _checksum(contiguous, meta)}
+    # One metadata entry: with several, safetensors writes them in a random order.
+    return safetensors.numpy.save(contiguous, {_META: json.dumps(checked, sort_keys=True, allow_nan=False)})
+
+
+def _checksum(tensors: Mapping[str, NDArray[Any]], meta: Mapping[str, Any]) -> str:
+    """Over metadata, names, types, shapes and values."""
+    shapes = [[name, tensor.dtype.str, list(tensor.shape)] for name, tensor in tensors.items()]
+    digest = hashlib.sha256(json.dumps([meta, shapes], sort_keys=True).encode())
+    for tensor in tensors.values():
+        digest.update(tensor.tobytes())
+    return digest.hexdigest()
 
 
 def write_tensors(path: Path, tensors: Mapping[str, NDArray[Any]], meta: Mapping[str, Any]) -> None:
@@ -80,14 +118,19 @@ def write_tensors(path: Path, tensors: Mapping[str, NDArray[Any]], meta: Mapping
 
 def read_tensors(path: Path) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
     try:
+        if path.stat().st_size > LARGEST_TENSORS:
+            raise Corrupt(f"{path} is damaged or foreign: it is larger than any that Detent writes.")
         with safetensors.safe_open(path, framework="numpy") as file:
             packed = (file.metadata() or {}).get(_META)
             if packed is None:
                 raise Corrupt(f"{path} was not written by Detent.")
             meta = json.loads(packed)
-            tensors = {name: file.get_tensor(name) for name in file.keys()}
+            tensors = {name: file.get_tensor(name) for name in sorted(file.keys())}
     except OSError as error:
         raise Corrupt(f"Cannot read {path}: {error.strerror or error}.") from error
-    except (safetensors.SafetensorError, ValueError) as error:
-        raise Corrupt(f"{path} is damaged ({error}); use another copy of it.") from error
+    # TypeError: a type that NumPy does not have.
+    except (safetensors.SafetensorError, ValueError, TypeError, RecursionError) as error:
+        raise Corrupt(f"{path} is damaged ({' '.join(str(error).split())}); use another copy of it.") from error
+    if not isinstance(meta, dict) or meta.pop(_CHECKSUM, None) != _checksum(tensors, meta):
+        raise Corrupt(f"{path} is damaged: its checksum is wrong; use another copy of it.")
     return tensors, meta

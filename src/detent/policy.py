@@ -95,10 +95,15 @@ def load(path: str | os.PathLike[str]) -> Policy:
     tensors, meta = read_tensors(path)
     if meta.get("kind") != "policy" or meta.get("schema") != SCHEMA:
         raise Corrupt(f"{path} is not a Detent policy of version {SCHEMA}; train or export it again.")
-    unknown = [op["op"] for op in meta["ops"] if op["op"] not in OPS]
-    if unknown:
-        raise BadInput(f"{path} needs the operation {unknown[0]!r}, which this version of Detent does not have.")
-    return Policy(tensors, meta)
+    try:
+        unknown = [op["op"] for op in meta["ops"] if op["op"] not in OPS]
+        if unknown:
+            raise BadInput(f"{path} needs the operation {unknown[0]!r}, which this version of Detent does not have.")
+        policy = Policy(tensors, meta)
+        policy(np.zeros(policy.observation_size))
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        raise Corrupt(f"{path} is not a whole policy: its parts do not fit together.") from error
+    return policy
 
 
 # --- The vocabulary of `Head.deploy`: every op takes the running value and gives the next one. -------------

@@ -176,21 +176,26 @@ def _absorb(edge: Edge, memory: Memory, choice: Choice, step: Step) -> tuple[Mem
         jnp.where(step.valid, choice.clipped, 0.0),
         _not_finite(step.observation).sum(-1) + _not_finite(reward),
     )
+    over = ended | ~step.valid  # an environment that failed begins a new episode without having ended the last one
     memory = Memory(
         observation=step.observation,
         observation_moments=observation_moments,
         return_moments=return_moments,
-        discounted=jnp.where(ended, 0.0, discounted),
-        episode_return=jnp.where(ended, 0.0, episode_return),
-        episode_length=jnp.where(ended, 0, episode_length),
+        discounted=jnp.where(over, 0.0, discounted),
+        episode_return=jnp.where(over, 0.0, episode_return),
+        episode_length=jnp.where(over, 0, episode_length),
     )
     return memory, (rollout, trace)
 
 
 def _closed(edge: Edge, memory: Memory, rollout: Rollout) -> Rollout:
-    """The rollout with the observations that its last step led to."""
+    """The rollout with the observations that its last step led to; an episode cut short by a failure is truncated."""
     last = normalized(edge, memory.observation_moments, memory.observation)
-    return rollout._replace(observation=jnp.concatenate([rollout.observation, last[None]]))
+    resets_next = jnp.concatenate([~rollout.valid[1:], jnp.zeros_like(rollout.valid[:1])])
+    return rollout._replace(
+        observation=jnp.concatenate([rollout.observation, last[None]]),
+        truncated=rollout.truncated | (resets_next & ~rollout.terminated),
+    )
 
 
 def _not_finite(x: Array) -> Array:

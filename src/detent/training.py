@@ -37,6 +37,8 @@ class Record(Mapping[str, float | None]):
     metrics: dict[str, float | None]
     snapshot: Callable[[], Snapshot]
     policy: Callable[[], Policy]
+    finite: bool = True
+    """False for the last record of a training that diverged."""
 
     def __getitem__(self, key: str) -> float | None:
         return self.metrics[key]
@@ -63,6 +65,7 @@ def make_environment(run: Run, seed: int, num_envs: int) -> Environment:
             threads=settings.threads,
             timeout=settings.env_timeout,
             bounded=settings.actions != "raw",
+            restarts=settings.max_env_restarts if settings.on_env_error == "restart" else 0,
         )
     )
 
@@ -132,11 +135,13 @@ class _Trainer:
                     "time/fps": valid / (clock - last),
                     "time/time_elapsed": clock - began,
                     **now.episodes.metrics(),
+                    **({"rollout/env_restarts": now.history.restarts} if now.history.restarts else {}),
                     "rollout/action_clip_fraction": float(trace.clipped.sum()) / max(valid, 1),
                     **{f"train/{name}": value for name, value in sorted(metrics.items())},
                 },
                 snapshot=lambda: self._snapshot(now),
                 policy=lambda: self._policy(now),
+                finite=finite,
             )
             last = time.perf_counter()
             if not finite:
@@ -168,7 +173,7 @@ class _Trainer:
         _refuse_faults(self.run.names[0], trace.fault, now.steps, valid)
         now.memory = memory
         now.episodes.add(trace)
-        now.history.add(trace.env_action, valid)
+        now.history.add(trace.env_action, valid, trace.ended)
         now.steps += int(valid.sum())
         return rollout, trace
 

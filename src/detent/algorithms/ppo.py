@@ -67,6 +67,10 @@ class PPO:
             )
 
     @property
+    def scheduled(self) -> bool:
+        return self.anneal_learning_rate
+
+    @property
     def adam(self) -> optax.GradientTransformation:
         return optax.scale_by_adam(eps=self.adam_epsilon)
 

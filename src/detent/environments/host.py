@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import logging
 import weakref
 from collections.abc import Mapping
 from typing import Any
@@ -15,7 +16,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from detent.environments import ActionSpace, Replay, Step
 from detent.environments.workers import Make, Serial, Setup, Workers, close_all, make_all
-from detent.errors import BadInput
+from detent.errors import BadInput, EnvironmentFailed
+
+_log = logging.getLogger(__name__)
 
 
 def make_factory(env_id: str, kwargs: Mapping[str, Any]) -> Make:
@@ -32,7 +35,8 @@ class Host:
     """n environments made by `factory`, stepped in this process (`workers=0`) or by that many worker processes.
 
     Both give the same bits. An environment that takes longer than `timeout` seconds in a worker process has failed, and
-    a host with a failed environment can only be closed. Action bounds must be finite if `bounded`.
+    a host with a failed environment can only be closed, unless it was made with `restarts`: so often a failed
+    environment is replaced by a new one, which begins a new episode. Action bounds must be finite if `bounded`.
     """
 
     traceable = False
@@ -46,10 +50,12 @@ class Host:
         workers: int = 0,
         timeout: float = 60.0,
         bounded: bool = True,
+        restarts: int = 0,
     ) -> None:
         envs = make_all(factory, name, 1)
         try:
             self.num_envs = num_envs
+            self._restarts, self._most_restarts = 0, restarts
             self.observation_size = observation_size(name, envs[0].observation_space)
             native = native_box(name, envs[0].action_space)
             self.space = flat_box(name, native, bounded)
@@ -57,10 +63,11 @@ class Host:
             self._stepper: Serial | Workers
             if workers == 0:
                 envs += make_all(factory, name, num_envs - 1)
-                self._stepper = Serial(setup, envs, 0, setup.rows(bytearray(setup.num_bytes)))
+                remake = factory if restarts else None
+                self._stepper = Serial(setup, envs, 0, setup.rows(bytearray(setup.num_bytes)), remake)
             else:
                 close_all(envs)
-                self._stepper = Workers(setup, factory, min(workers, num_envs), timeout)
+                self._stepper = Workers(setup, factory, min(workers, num_envs), timeout, restarts > 0)
         except BaseException:
             close_all(envs)
             raise
@@ -74,12 +81,25 @@ class Host:
     def step(self, state: object, action: ArrayLike) -> tuple[None, Step]:
         self._stepper.rows.action[:] = np.asarray(action, np.float32)
         self._stepper.step()
+        if self._stepper.failures:
+            self._count_failures()
         return None, Step(*(_kept(getattr(self._stepper.rows, field)) for field in Step._fields))
 
     def replay(self, replay: Replay) -> tuple[None, Float[Array, "n d"]]:
         """Begin each environment's latest episode again, by its seed, and repeat its actions."""
         self._stepper.replay(replay.resets, replay.actions)
         return None, _kept(self._stepper.rows.observation)
+
+    def _count_failures(self) -> None:
+        for failure in self._stepper.failures:
+            self._restarts += 1
+            if self._restarts > self._most_restarts:
+                raise EnvironmentFailed(
+                    f"{failure.rstrip('.')}, after {self._most_restarts} restarts, the most --max-env-restarts allows."
+                )
+            told = f"{failure.rstrip('.')}; restarted ({self._restarts} of at most {self._most_restarts})."
+            _log.warning(told)
+        self._stepper.failures.clear()
 
     def close(self) -> None:
         """End workers and close environments; to do so again does nothing."""

@@ -30,9 +30,9 @@ from detent.errors import BadInput, DetentError, EnvironmentFailed
 Env = gymnasium.Env[Any, Any]
 Make = Callable[[], Env]
 
-# One byte tells a worker what to do, one byte answers; only a replay and an error have more to say.
+# One byte tells a worker what to do, one byte answers; only a replay and a failure have more to say.
 RESET, STEP, REPLAY = b"r", b"s", b"p"
-DONE, FAILED = b".", b"!"
+DONE, RESTARTED, FAILED = b".", b"~", b"!"
 
 START_SECONDS = 120.0
 """How long a worker may take to import and make its environments."""
@@ -118,25 +118,35 @@ class Serial:
     """Some of the environments, stepped one after the other; an episode's end is followed by a step that resets.
 
     Every reset is seeded, so that number of episode and actions since bring back any environment that honours its
-    seed, even one that draws random numbers in `step`.
+    seed, even one that draws random numbers in `step`. With `remake`, a step in which an environment fails becomes one
+    that only resets, of a new environment; `failures` says what happened.
     """
 
-    def __init__(self, setup: Setup, envs: Sequence[Env], first: int, rows: Rows) -> None:
+    def __init__(self, setup: Setup, envs: Sequence[Env], first: int, rows: Rows, remake: Make | None = None) -> None:
         self.rows = rows
+        self.failures: list[str] = []
         self._setup = setup
         self._envs = dict(enumerate(envs, first))
+        self._observations = rows.observation[first : first + len(envs)]
+        self._rewards = rows.reward[first : first + len(envs)]
+        self._remake = remake
 
     def reset(self) -> None:
         for index in self._envs:
             self._begin(index, 0)
+        self._refuse_nonfinite()
 
     def step(self) -> None:
-        terminated, truncated = self.rows.terminated, self.rows.truncated
         for index in self._envs:
-            if terminated[index] or truncated[index]:
-                self._begin(index, int(self.rows.episode[index]) + 1)
-            else:
-                self._advance(index)
+            following = int(self.rows.episode[index]) + 1
+            try:
+                if self.rows.terminated[index] or self.rows.truncated[index]:
+                    self._begin(index, following)
+                else:
+                    self._advance(index)
+            except EnvironmentFailed as failure:
+                self._restart(index, following, failure)
+        self._refuse_nonfinite()
 
     def replay(self, resets: NDArray[np.int64], actions: Sequence[NDArray[np.float32]]) -> None:
         """Begin each environment's latest episode again and repeat its actions."""
@@ -148,6 +158,30 @@ class Serial:
 
     def close(self) -> None:
         close_all(self._envs.values())
+
+    def _restart(self, index: int, episode: int, failure: EnvironmentFailed) -> None:
+        """Begin an episode in a new environment, or raise `failure` if that is not wanted."""
+        if self._remake is None:
+            raise failure
+        close_all([self._envs[index]])
+        [self._envs[index]] = make_all(self._remake, self._setup.name, 1)
+        self._begin(index, episode)
+        self.failures.append(str(failure))
+
+    def _refuse_nonfinite(self) -> None:
+        """Treat an environment whose values are not finite as one that failed."""
+        if np.isfinite(self._observations).all() and np.isfinite(self._rewards).all():
+            return
+        for index in self._envs:
+            values = np.append(self.rows.observation[index], self.rows.reward[index])
+            bad = values[~np.isfinite(values)]
+            if len(bad):
+                where = self._setup.whereabouts(self.rows, index)
+                failure = EnvironmentFailed(f"{where} returned {bad[0]:g} in its observation or reward.")
+                began_now = not self.rows.valid[index]
+                self._restart(index, int(self.rows.episode[index]) + (not began_now), failure)
+        if not (np.isfinite(self._observations).all() and np.isfinite(self._rewards).all()):
+            raise EnvironmentFailed(f"{self._setup.name} returned values that are not finite in its reset, twice.")
 
     def _begin(self, index: int, episode: int) -> None:
         rows = self.rows
@@ -235,13 +269,17 @@ class Workers:
     Actions and results lie in shared memory; a step costs each worker one byte each way.
     """
 
-    def __init__(self, setup: Setup, make: Make, count: int, timeout: float) -> None:
+    def __init__(self, setup: Setup, make: Make, count: int, timeout: float, restart: bool = False) -> None:
         try:
-            pickled = pickle.dumps(make)  # from this process to its own children; nothing in a file is ever unpickled
+            self._pickled = pickle.dumps(
+                make
+            )  # from this process to its own children; nothing in a file is ever unpickled
         except Exception as error:
             raise importable_only(setup.name) from error
+        self.failures: list[str] = []
         self._setup = setup
         self._timeout = timeout
+        self._restart = restart
         self._ready = False
         self._workers: list[Worker] = []
         self._memory = SharedMemory(create=True, size=setup.num_bytes)
@@ -249,62 +287,86 @@ class Workers:
         try:
             for k in range(count):
                 indices = range(setup.num_envs * k // count, setup.num_envs * (k + 1) // count)
-                self._workers.append(_start(setup, pickled, indices, self._memory.name))
-            self._await(START_SECONDS)
+                self._workers.append(self._started(indices))
+            for worker in self._workers:
+                self._await(worker, time.monotonic() + START_SECONDS)
             self._ready = True
         except BaseException:
             self.close()
             raise
 
     def reset(self) -> None:
-        self._tell(RESET)
-        self._await(self._timeout)
+        self._all(RESET, self._timeout)
 
     def step(self) -> None:
-        self._tell(STEP)
-        self._await(self._timeout)
+        # A worker may die after some of its environments have begun new episodes.
+        episodes = self.rows.episode.copy()
+        deadline = time.monotonic() + self._timeout
+        for worker in self._workers:
+            _tell(worker, STEP)
+        for k, worker in enumerate(self._workers):
+            try:
+                self._await(worker, deadline)
+            except EnvironmentFailed as failure:
+                if not self._restart:
+                    raise
+                self._workers[k] = self._replaced(worker, episodes + 1)
+                self.failures.append(str(failure))
 
     def replay(self, resets: NDArray[np.int64], actions: Sequence[NDArray[np.float32]]) -> None:
-        self._tell(REPLAY, (resets, actions))
-        self._await(self._timeout * (1 + max(map(len, actions))))
+        self._all(REPLAY, self._timeout * (1 + max(map(len, actions))), (resets, actions))
 
     def close(self) -> None:
         for worker in self._workers:
             worker.pipe.close()  # which a worker takes as the end
         deadline = time.monotonic() + END_SECONDS
         for worker in self._workers:
-            worker.process.join(max(0.0, deadline - time.monotonic()))
-            worker.process.kill()
-            worker.process.join()
-            worker.process.close()
+            _end(worker, deadline - time.monotonic())
         del self.rows
         self._memory.unlink()
         _release(self._memory)
 
-    def _tell(self, command: bytes, details: object = None) -> None:
-        for worker in self._workers:
-            # Whether a worker is dead is found out when its answer is awaited.
-            with contextlib.suppress(OSError):
-                os.write(worker.pipe.fileno(), command)
-                if details is not None:
-                    worker.pipe.send(details)
-
-    def _await(self, seconds: float) -> None:
-        """Wait for every worker's answer."""
+    def _all(self, command: bytes, seconds: float, details: object = None) -> None:
         deadline = time.monotonic() + seconds
         for worker in self._workers:
-            if not _wait(worker.readable, deadline - time.monotonic()):
-                worker.process.kill()
-                raise EnvironmentFailed(f"{self._whereabouts(worker)} gave no answer within {seconds:g} s.")
-            try:
-                answer = os.read(worker.pipe.fileno(), 1)
-                failure = worker.pipe.recv() if answer == FAILED else None
-            except (OSError, EOFError):
-                answer, failure = b"", None
-            if failure is not None:
-                raise failure
-            if not answer:
-                raise self._died(worker)
+            _tell(worker, command, details)
+        for worker in self._workers:
+            self._await(worker, deadline)
+
+    def _await(self, worker: Worker, deadline: float) -> None:
+        """Wait for a worker's answer."""
+        if not _wait(worker.readable, deadline - time.monotonic()):
+            worker.process.kill()
+            raise EnvironmentFailed(f"{self._whereabouts(worker)} gave no answer within {self._timeout:g} s.")
+        try:
+            answer = os.read(worker.pipe.fileno(), 1)
+            more: Any = worker.pipe.recv() if answer in (FAILED, RESTARTED) else None
+        except (OSError, EOFError):
+            answer = b""
+        if answer == FAILED:
+            raise more
+        if answer == RESTARTED:
+            self.failures += more
+        elif not answer:
+            raise self._died(worker)
+
+    def _started(self, indices: range) -> Worker:
+        return _start(self._setup, self._pickled, indices, self._memory.name, self._restart)
+
+    def _replaced(self, worker: Worker, episodes: NDArray[np.int64]) -> Worker:
+        """A new worker process in the place of one that failed; its environments begin these episodes."""
+        _end(worker, 0.0)
+        self.rows.busy[worker.indices] = False
+        new = self._started(worker.indices)
+        try:
+            self._await(new, time.monotonic() + START_SECONDS)
+            nothing = np.zeros((0, 0), np.float32)
+            _tell(new, REPLAY, (episodes + 1, [nothing] * self._setup.num_envs))
+            self._await(new, time.monotonic() + self._timeout)
+        except BaseException:
+            _end(new, 0.0)
+            raise
+        return new
 
     def _died(self, worker: Worker) -> EnvironmentFailed:
         worker.process.join(END_SECONDS)
@@ -329,10 +391,28 @@ def _release(memory: SharedMemory) -> None:
         memory.close()
 
 
-def _start(setup: Setup, pickled: bytes, indices: range, block: str) -> Worker:
+def _tell(worker: Worker, command: bytes, details: object = None) -> None:
+    # Whether a worker is dead is found out when its answer is awaited.
+    with contextlib.suppress(OSError):
+        os.write(worker.pipe.fileno(), command)
+        if details is not None:
+            worker.pipe.send(details)
+
+
+def _end(worker: Worker, seconds: float) -> None:
+    """Let a worker close its environments within this time, or kill it; to do so again does nothing."""
+    worker.pipe.close()  # which a worker takes as the end
+    with contextlib.suppress(ValueError):  # closed already
+        worker.process.join(max(0.0, seconds))
+        worker.process.kill()
+        worker.process.join()
+        worker.process.close()
+
+
+def _start(setup: Setup, pickled: bytes, indices: range, block: str, restart: bool) -> Worker:
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
-    process = context.Process(target=_serve, args=(setup, pickled, indices, block, theirs), daemon=True)
+    process = context.Process(target=_serve, args=(setup, pickled, indices, block, restart, theirs), daemon=True)
     # Ctrl-C reaches every process of a terminal; the caller decides what it means. A blocked signal stays blocked in a
     # process started meanwhile, from its first instruction on.
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
@@ -361,16 +441,18 @@ def _wait(readable: select.poll, seconds: float = math.inf) -> bool:
     return True
 
 
-def _serve(setup: Setup, pickled: bytes, indices: range, block: str, pipe: Connection) -> None:
+def _serve(setup: Setup, pickled: bytes, indices: range, block: str, restart: bool, pipe: Connection) -> None:
     """What a worker process does."""
     memory = SharedMemory(block)
-    _answer_or_fail(setup, pickled, indices, memory, pipe)
+    _answer_or_fail(setup, pickled, indices, memory, restart, pipe)
     _release(memory)
 
 
-def _answer_or_fail(setup: Setup, pickled: bytes, indices: range, memory: SharedMemory, pipe: Connection) -> None:
+def _answer_or_fail(
+    setup: Setup, pickled: bytes, indices: range, memory: SharedMemory, restart: bool, pipe: Connection
+) -> None:
     try:
-        _answer(setup, pickled, indices, memory, pipe)
+        _answer(setup, pickled, indices, memory, restart, pipe)
     except (BrokenPipeError, ConnectionResetError, EOFError):
         pass  # the caller is gone
     except Exception as error:
@@ -381,14 +463,16 @@ def _answer_or_fail(setup: Setup, pickled: bytes, indices: range, memory: Shared
             pipe.send(failure)
 
 
-def _answer(setup: Setup, pickled: bytes, indices: range, memory: SharedMemory, pipe: Connection) -> None:
+def _answer(
+    setup: Setup, pickled: bytes, indices: range, memory: SharedMemory, restart: bool, pipe: Connection
+) -> None:
     """Do as told until the caller closes the pipe."""
     try:
         make = pickle.loads(pickled)
     except (AttributeError, ImportError) as error:
         raise importable_only(setup.name) from error
     envs = make_all(make, setup.name, len(indices))
-    serial = Serial(setup, envs, indices[0], setup.rows(memory.buf))
+    serial = Serial(setup, envs, indices[0], setup.rows(memory.buf), make if restart else None)
     readable = _readable(pipe)
     try:
         os.write(pipe.fileno(), DONE)
@@ -399,6 +483,9 @@ def _answer(setup: Setup, pickled: bytes, indices: range, memory: SharedMemory, 
                 serial.reset()
             else:
                 serial.replay(*pipe.recv())
-            os.write(pipe.fileno(), DONE)
+            os.write(pipe.fileno(), RESTARTED if serial.failures else DONE)
+            if serial.failures:
+                pipe.send(serial.failures)
+                serial.failures.clear()
     finally:
         serial.close()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from detent.runs import RunDirectory
+from detent.directory import RunDirectory
 
 
 def draw_curves(runs: Mapping[str, RunDirectory], title: str, path: Path) -> None:

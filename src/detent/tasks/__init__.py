@@ -36,6 +36,8 @@ class Wanted:
     timeout: float = 60.0
     bounded: bool = True
     """Whether the bounds of the actions must be finite."""
+    restarts: int = 0
+    """How often an environment that failed may be replaced by a new one."""
 
     @property
     def small_seed(self) -> int:
@@ -82,6 +84,7 @@ def gymnasium_task(name: str, factory: Factory, suite: str = "gymnasium") -> Tas
             workers=wanted.workers,
             timeout=wanted.timeout,
             bounded=wanted.bounded,
+            restarts=wanted.restarts,
         )
 
     return Task(name, suite, "gymnasium", make)
