@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import time
@@ -113,6 +114,43 @@ class Raises(Task):
         if self.taken == 2:
             raise ValueError("the arm\nis broken")
         return super().step(action)
+
+
+class Fragile(Drift):
+    """Raises or returns NaN at random, as its seed has it."""
+
+    def step(self, action: NDArray[Any]) -> Stepped:
+        observation, *rest = super().step(action)
+        fate = self.np_random.random()
+        if fate < 0.1:
+            raise ValueError("broken")
+        return (observation * np.nan if fate < 0.2 else observation), *rest  # type: ignore[return-value]
+
+
+class DiesOnce(Task):
+    """Ends its process at its second step, if it is the first to make a file."""
+
+    def __init__(self, marker: str) -> None:
+        super().__init__()
+        self.marker = marker
+
+    def step(self, action: NDArray[Any]) -> Stepped:
+        if self.taken == 1:
+            with contextlib.suppress(FileExistsError), open(self.marker, "x"):
+                os._exit(7)
+        return super().step(action)
+
+
+class Poisoned(Task):
+    """Returns NaN from some step on."""
+
+    def __init__(self, after: int) -> None:
+        super().__init__()
+        self.after = after
+
+    def step(self, action: NDArray[Any]) -> Stepped:
+        observation, *rest = super().step(action)
+        return (observation * np.nan if self.taken >= self.after else observation), *rest  # type: ignore[return-value]
 
 
 class RaisesInReset(Task):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import multiprocessing
 import os
@@ -335,6 +336,70 @@ def test_a_worker_that_hangs(host: Callable[..., Host]) -> None:
     run(env, actions_for(env, 1))
     with pytest.raises(EnvironmentFailed, match=r"environment 0, .*at step 2 .*no answer within 0.5 s") as error:
         env.step(None, actions_for(env, 1)[0])
+    one_sentence(error)
+
+
+@pytest.mark.parametrize("workers", [0, 1, 2])
+def test_a_failed_environment_is_restarted_with_a_new_episode(
+    host: Callable[..., Host], workers: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    env = host(host_tasks.Raises, 2, workers=workers, restarts=10)
+    env.reset()
+    steps = run(env, actions_for(env, 5))
+    assert [step.valid.tolist() for step in steps] == [[t != 2] * 2 for t in range(5)]
+    assert [float(step.observation[0, 0]) for step in steps] == [1, 2, 0, 1, 2]
+    assert not any(ended(step).any() for step in steps)
+    assert len(caplog.messages) == 2
+    assert "at step 3 with action [" in caplog.messages[0]
+    assert caplog.messages[1].endswith("raised ValueError: the arm is broken; restarted (2 of at most 10).")
+
+
+def test_restarts_are_capped(host: Callable[..., Host]) -> None:
+    env = host(host_tasks.Raises, 1, restarts=1)
+    env.reset()
+    with pytest.raises(EnvironmentFailed, match=r"the arm is broken, after 1 restarts.* --max-env-restarts") as error:
+        run(env, actions_for(env, 6))
+    one_sentence(error)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_restarts_are_the_same_in_workers_and_can_be_replayed(host: Callable[..., Host], workers: int) -> None:
+    """Environments that raise or return NaN as their seeds have it."""
+    envs = [host(host_tasks.Fragile, 4, workers=w, restarts=1000) for w in (0, workers)]
+    actions = actions_for(envs[0], 60)
+    for env in envs:
+        env.reset()
+    one, other = (run(env, actions) for env in envs)
+    assert_same(one, other)
+    assert all(np.isfinite(step.observation).all() for step in one)
+    restarts = sum(int(np.sum(~b.valid & ~ended(a))) for a, b in itertools.pairwise(one))
+    assert restarts > 10
+    again = host(host_tasks.Fragile, 4, workers=workers, restarts=1000)
+    _, observation = again.replay(replay_of(actions, one))
+    np.testing.assert_array_equal(observation, one[-1].observation)
+    assert_same(run(again, actions_for(env, 20, seed=1)), run(envs[0], actions_for(env, 20, seed=1)))
+
+
+def test_a_worker_that_died_is_replaced(host: Callable[..., Host], tmp_path: Path) -> None:
+    env = host(functools.partial(host_tasks.DiesOnce, str(tmp_path / "marker")), 3, workers=2, restarts=1)
+    env.reset()
+    steps = run(env, actions_for(env, 4))
+    # Environment 0 has a worker of its own, 1 and 2 share one; one of the two dies.
+    lost, others = ([0], [1, 2]) if not steps[1].valid[0] else ([1, 2], [0])
+    for t, (after_restart, undisturbed) in enumerate(zip([1, 0, 1, 2], [1, 2, 3, 4], strict=True)):
+        assert (steps[t].observation[lost] == after_restart).all()
+        assert (steps[t].observation[others] == undisturbed).all()
+        assert steps[t].valid[others].all()
+        assert (steps[t].valid[lost] == (t != 1)).all()
+
+
+def test_a_worker_that_hangs_is_replaced(host: Callable[..., Host]) -> None:
+    env = host(host_tasks.Hangs, 2, workers=1, timeout=0.5, restarts=1)
+    env.reset()
+    steps = run(env, actions_for(env, 3))
+    assert [step.valid.tolist() for step in steps] == [[True, True], [False, False], [True, True]]
+    with pytest.raises(EnvironmentFailed, match=r"no answer within 0.5 s, after 1 restarts") as error:
+        run(env, actions_for(env, 1))
     one_sentence(error)
 
 

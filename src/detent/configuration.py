@@ -30,7 +30,7 @@ class Settings:
 
     steps: int = option(1_000_000, "train for at least this many steps of the environment", at_least=1)
     seed: int = option(0, "seed of everything random", at_least=0, at_most=2**63 - 1)
-    envs: int = option(64, "environments stepped together; must divide --batch-size", at_least=1)
+    envs: int = option(64, "environments stepped together; must divide --batch-size", at_least=1, at_most=65_536)
     env_kwargs: dict[str, Any] | None = option(None, "keyword arguments of the environment, as JSON")
     workers: int = option(0, "processes for a Gymnasium environment; 0: this one. Does not change results", at_least=0)
     threads: int | None = option(
@@ -59,8 +59,8 @@ class Settings:
 
     def __post_init__(self) -> None:
         check_options(self)
-        if any(size < 1 for size in self.hidden_sizes):
-            raise BadInput(f"--hidden-sizes must be positive, not {self.hidden_sizes}.")
+        if not all(1 <= size <= 8192 for size in self.hidden_sizes):
+            raise BadInput(f"--hidden-sizes must be from 1 to 8192, not {','.join(map(str, self.hidden_sizes))}.")
 
 
 @dataclass(frozen=True, init=False)

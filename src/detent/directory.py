@@ -64,7 +64,14 @@ class RunDirectory:
         described = read_json(self.path / "run.json")
         if described.get("schema") != SCHEMA:
             raise Corrupt(f"{self.path / 'run.json'} is not of version {SCHEMA}, the only one this Detent reads.")
+        if described.pop("checksum", None) != _hashed(described):
+            raise Corrupt(f"{self.path / 'run.json'} was changed after it was written; use another copy of it.")
+        if not isinstance(described.get("options"), dict):
+            raise Corrupt(f"{self.path / 'run.json'} is incomplete: it has no options.")
         return described
+
+    def _write_configuration(self, described: dict[str, Any]) -> None:
+        write_json(self.path / "run.json", {**described, "checksum": _hashed(described)})
 
     def run(self, **changes: Any) -> Run:
         return Run.from_configuration(self.configuration(), **changes)
@@ -87,12 +94,12 @@ class RunDirectory:
             meta = {"schema": SCHEMA, "kind": "init", **initial.meta}
             write_tensors(self.path / "init.safetensors", initial.tensors, meta)
         resumes = "exactly" if run.task.replayable else "with new episodes"
-        write_json(self.path / "run.json", {"schema": SCHEMA, **run.configuration, "resumes": resumes, **provenance()})
+        self._write_configuration({"schema": SCHEMA, **run.configuration, "resumes": resumes, **provenance()})
 
     def check_same(self, run: Run) -> None:
         """Refuse to continue a run under another configuration; more steps are welcome where nothing depends on it."""
         old, new = self.configuration(), run.identity
-        was = {**old.get("options", {}), **{k: old.get(k) for k in ("task", "head", "algo")}}
+        was = {**old["options"], **{k: old.get(k) for k in ("task", "head", "algo")}}
         now = {**new["options"], **{k: new[k] for k in ("task", "head", "algo")}}
         for name, value in now.items():
             if name != "steps" and was.get(name) != value:
@@ -115,7 +122,7 @@ class RunDirectory:
         """Note that the run is to have this many steps, if it is not so already."""
         described = self.configuration()
         if described["options"]["steps"] != steps:
-            write_json(self.path / "run.json", {**described, "options": {**described["options"], "steps": steps}})
+            self._write_configuration({**described, "options": {**described["options"], "steps": steps}})
 
     def initial(self) -> Snapshot | None:
         """Where a run with --init-from began."""
@@ -255,8 +262,7 @@ class RunDirectory:
     def _root(self) -> str:
         """What the chain begins with: a hash of all that decides what the run computes, but for its length."""
         described = self.configuration()
-        options = described.get("options", {})
-        what = {k: v for k, v in options.items() if k not in (*FREE_OPTIONS, "steps")}
+        what = {k: v for k, v in described["options"].items() if k not in (*FREE_OPTIONS, "steps")}
         return _hashed([described.get(k) for k in ("task", "head", "algo")] + [what])
 
     def _write_links(self, links: list[Link]) -> None:

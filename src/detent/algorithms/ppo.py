@@ -40,7 +40,7 @@ class Sample(NamedTuple):
 class PPO:
     """Proximal policy optimisation: clipped probability ratios, several epochs of minibatches per batch."""
 
-    batch_size: int = option(2048, "steps collected per update", at_least=1)
+    batch_size: int = option(2048, "steps collected per update", at_least=1, at_most=2**24)
     minibatch_size: int = option(64, "steps per gradient step", at_least=1)
     epochs: int = option(10, "passes over each batch", at_least=1)
     learning_rate: float = option(3e-4, "Adam's step size", above=0)

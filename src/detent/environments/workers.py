@@ -178,10 +178,10 @@ class Serial:
             if len(bad):
                 where = self._setup.whereabouts(self.rows, index)
                 failure = EnvironmentFailed(f"{where} returned {bad[0]:g} in its observation or reward.")
-                began_now = not self.rows.valid[index]
-                self._restart(index, int(self.rows.episode[index]) + (not began_now), failure)
+                # A step leads to the next episode; a reset is tried once more.
+                self._restart(index, int(self.rows.episode[index] + self.rows.valid[index]), failure)
         if not (np.isfinite(self._observations).all() and np.isfinite(self._rewards).all()):
-            raise EnvironmentFailed(f"{self._setup.name} returned values that are not finite in its reset, twice.")
+            raise EnvironmentFailed(f"{self._setup.name} returned values that are not finite, in its reset too.")
 
     def _begin(self, index: int, episode: int) -> None:
         rows = self.rows
