@@ -481,6 +481,25 @@ def test_a_hostile_directory_is_refused(small, tmp_path, harm, capfd):
     assert "antigravity" not in sys.modules
 
 
+@pytest.mark.parametrize("verb", ["eval", "resume", "verify"])
+def test_a_module_named_in_a_file_is_not_imported(small, tmp_path, capsys, verb):
+    """The message says which command would, if that is what the user wants."""
+    out = copied(small, tmp_path / "run")
+    rewritten(out, lambda described: described.update(task="evil_module:make"))
+    assert main([verb, str(out)]) == 2
+    assert f"detent {verb} {out} --import evil_module" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("kind", ["head", "algo", "task"])
+def test_a_name_that_nobody_registered(small, tmp_path, capsys, kind):
+    out = copied(small, tmp_path / "run")
+    rewritten(out, lambda described: described.update({kind: "mine"}))
+    assert main(["resume", str(out)]) == 2
+    error = capsys.readouterr().err
+    assert "'mine'" in error
+    assert f"detent resume {out} --import MODULE" in error
+
+
 def test_hostile_files_cost_little_memory(small, tmp_path):
     hostile = []
     for number, harm in enumerate(["10 GB claimed", "a sparse file of 10 GB", "a huge network", "nested JSON"]):

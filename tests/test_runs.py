@@ -317,15 +317,6 @@ def test_a_full_disk_is_one_sentence_and_keeps_what_was_there(tmp_path):
     assert json.loads((out / "run.json").read_text())["task"] == "probe/action"
 
 
-def test_a_name_from_a_file_is_not_imported(tmp_path, capsys):
-    out = tmp_path / "run"
-    train_whole(out, "probe/action", steps=128)
-    described = json.loads((out / "run.json").read_text())
-    (out / "run.json").write_text(json.dumps({**described, "task": "evil_module:make"}))
-    assert main(["eval", str(out)]) == 2
-    assert "--import evil_module" in capsys.readouterr().err
-
-
 def test_help_is_quick_and_imports_no_jax():
     code = "import sys; from detent.cli import main; main(['--help']); assert not {'jax', 'numpy'} & set(sys.modules)"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

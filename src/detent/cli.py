@@ -5,13 +5,14 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shlex
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from detent.errors import BadInput, DetentError
+from detent.errors import BadInput, DetentError, NeedsImport
 
 if TYPE_CHECKING:
     from detent.configuration import Run
@@ -40,8 +41,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     0 done, 1 verified and found different, 2 bad input, 3 stopped or diverged, 130/143 interrupted.
     """
+    words = list(sys.argv[1:] if argv is None else argv)
     try:
-        return _dispatch(list(sys.argv[1:] if argv is None else argv))
+        return _dispatch(words)
+    except NeedsImport as error:
+        print(f"detent: {error}: {shlex.join(['detent', *words, '--import', error.module])}", file=sys.stderr)
+        return error.exit_code
     except DetentError as error:
         print(f"detent: {error}", file=sys.stderr)
         return error.exit_code

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from detent.algorithms import ALGORITHMS, Algorithm
-from detent.errors import BadInput
+from detent.errors import BadInput, NeedsImport
 from detent.heads import HEADS, Head
 from detent.options import check_options, flag, option, options_of
 from detent.presets import PRESETS, preset_options
@@ -143,6 +143,12 @@ class Run:
             options = dict(configuration["options"]) | changes
         except (KeyError, TypeError, ValueError) as error:
             raise BadInput(f"The configuration of the run is incomplete: {error}.") from error
+        for kind, registry, name in (("head", HEADS, names[1]), ("algorithm", ALGORITHMS, names[2])):
+            if name not in registry.names():
+                raise NeedsImport(
+                    f"The run has the {kind} {name!r}, which is not Detent's own; name the module that registers it",
+                    "MODULE",
+                )
         return Run(find_task(names[0], may_import=False), *names[1:], **options)
 
     @property

@@ -11,6 +11,14 @@ class BadInput(DetentError):
     """The user asked for something that cannot be done; the text says what would be right."""
 
 
+class NeedsImport(BadInput):
+    """A file names something in a module that only the user may import."""
+
+    def __init__(self, text: str, module: str) -> None:
+        super().__init__(text)
+        self.module = module
+
+
 class EnvironmentFailed(DetentError):
     """An environment raised, hung or returned values that are not finite."""
 

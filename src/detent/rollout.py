@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from gymnasium.spaces import Box
+from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, Int
 
 from detent.agent import Agent, Parameters
@@ -232,36 +233,48 @@ def _scanned(agent: Agent, edge: Edge, env: Environment, steps: int) -> Collect:
 
 
 def _looped(agent: Agent, edge: Edge, env: Environment, steps: int) -> Collect:
-    """Between two steps only what the next action needs is computed; the rest is absorbed at the end, in one go."""
+    """Between two steps only what the next action needs is computed; the rest is absorbed at the end, in one go.
+
+    Handing an array to XLA and back costs more than computing with it, so what belongs together travels as one vector.
+    """
+    unpack: dict[str, Callable[[Array], Any]] = {}
+
+    def packed(name: str, tree: Any) -> Array:
+        vector, unpack[name] = ravel_pytree(tree)
+        return vector
 
     @partial(jax.jit, compiler_options=COMPILER_OPTIONS)
-    def decide(
-        parameters: Parameters, moments: Moments, observation: Array, acted_on: Array, keys: Key, t: int
-    ) -> tuple[Moments, Choice]:
-        moments = moments.update(observation, acted_on)
-        return moments, _decide(agent, edge, parameters, moments, observation, keys[t])
+    def decide(parameters: Array, moments: Array, seen: Array, keys: Key, t: int) -> tuple[Array, Array, Array]:
+        observation, acted_on = seen[:, :-1], seen[:, -1]
+        updated = unpack["moments"](moments).update(observation, acted_on)
+        choice = _decide(agent, edge, unpack["parameters"](parameters), updated, observation, keys[t])
+        return packed("moments", updated), packed("choice", choice), choice.env_action
 
     @partial(jax.jit, compiler_options=COMPILER_OPTIONS)
-    def absorb(memory: Memory, choices: Choice, taken: Step) -> tuple[Memory, Rollout, Trace]:
-        memory, (rollout, trace) = jax.lax.scan(lambda m, row: _absorb(edge, m, *row), memory, (choices, taken))
+    def absorb(memory: Memory, choices: Array, taken: Step) -> tuple[Memory, Rollout, Trace]:
+        rows = jax.vmap(unpack["choice"])(choices), taken
+        memory, (rollout, trace) = jax.lax.scan(lambda m, row: _absorb(edge, m, *row), memory, rows)
         return memory, _closed(edge, memory, rollout), trace
 
     def collect(
         parameters: Parameters, memory: Memory, env_state: EnvState, key: Key
     ) -> tuple[Memory, EnvState, Rollout, Trace]:
         keys = jax.random.split(key, steps)
-        moments, observation = memory.observation_moments, memory.observation
-        acted_on: Any = np.zeros(env.num_envs, np.float32)  # the first observations have been counted already
+        vector, moments = packed("parameters", parameters), packed("moments", memory.observation_moments)
+        seen = np.zeros((env.num_envs, env.observation_size + 1), np.float32)
+        seen[:, :-1] = memory.observation
+        # The last column: whether to count the observation. The first ones have been counted already.
         choices, taken = [], []
         for t in range(steps):
-            moments, choice = decide(parameters, moments, observation, acted_on, keys, t)
+            moments, choice, action = decide(vector, moments, seen, keys, t)
             choices.append(choice)
-            env_state, step = env.step(env_state, choice.env_action)
+            env_state, step = env.step(env_state, action)
             taken.append(step)
-            observation = step.observation
-            acted_on = 1.0 - (step.terminated | step.truncated).astype(np.float32)
-        rows = jax.tree.map(lambda *row: np.stack(row), *jax.device_get(list(zip(choices, taken, strict=True))))
-        memory, rollout, trace = absorb(memory, *rows)
+            seen = np.empty_like(seen)
+            seen[:, :-1] = step.observation
+            seen[:, -1] = ~(step.terminated | step.truncated)
+        rows = jax.tree.map(lambda *row: np.stack(row), *taken)
+        memory, rollout, trace = absorb(memory, np.stack(choices), rows)
         return memory, env_state, rollout, trace
 
     return collect

@@ -17,7 +17,7 @@ import gymnasium
 import numpy as np
 
 from detent.environments import Environment
-from detent.errors import BadInput
+from detent.errors import BadInput, NeedsImport
 from detent.registry import Registry, nearest
 
 Factory = Callable[..., "gymnasium.Env[Any, Any]"]
@@ -110,6 +110,10 @@ def find_task(name: str, may_import: bool = True) -> Task:
         from detent.environments.host import make_factory
 
         return gymnasium_task(name, make_factory(env_id, {}))
+    if not may_import:
+        raise NeedsImport(
+            f"The run was trained on {name!r}, which is not a task here; name the module that registers it", "MODULE"
+        )
     known = [*TASKS.names(), *gymnasium.registry]
     raise BadInput(
         f"There is no task named {name!r}.{nearest(name, known)} "
@@ -121,9 +125,10 @@ def _imported(name: str, may_import: bool) -> Factory:
     """The callable behind `module:factory`."""
     module_name, _, attribute = name.partition(":")
     if not may_import and module_name not in sys.modules:
-        raise BadInput(
+        raise NeedsImport(
             f"The run was trained on {name!r}, and Detent imports nothing that a file names; "
-            f"add --import {module_name} to the command if you trust that module."
+            f"if you trust that module, add --import {module_name}",
+            module_name,
         )
     if module_name not in sys.modules:
         import_module(module_name)
