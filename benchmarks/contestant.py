@@ -1,6 +1,6 @@
 """One measurement of Detent or of bare environments, in a process of its own; prints one line of JSON.
 
-    train     PPO training as `detent.train` does it, nothing written: collecting 2,048 steps and updating from them
+    train     PPO training as `detent train` does it, nothing written: collecting 2,048 steps and updating from them
               (10 epochs of minibatches of 64), 64-64 networks, observations and rewards normalised.
     physics   an EnvPool of the same size stepped with uniformly random actions inside one `lax.scan`.
     collect   Detent's collecting of rollouts, without updates, whatever the task's backend.
@@ -171,6 +171,8 @@ def main() -> None:
     parser.add_argument("--cores", help="the cores to run on, such as 0,1; default: all")
     parser.add_argument("--barrier", action="store_true", help="after the warm-up, wait for a line of input")
     options = parser.parse_args()
+    if options.what in ("train", "collect"):
+        os.environ.setdefault("NPROC", "1")  # as `detent train` does
     if options.cores:
         os.sched_setaffinity(0, {int(core) for core in options.cores.split(",")})
     facts: dict[str, Any] = {}

@@ -1,7 +1,7 @@
 """Learning: many runs, one single-threaded process per core; the mean return of the last 100 training episodes.
 
     python benchmarks/learning.py GRID [GRID ...]     run what is missing of these grids (see GRIDS)
-    python benchmarks/learning.py --table             print every finished run, grouped, as a Markdown table
+    python benchmarks/learning.py --table [GRID ...]  print what is finished of them (or of all) as a Markdown table
 
 Each finished run is one line of results/learning.jsonl, named by its options; a run that is there is not repeated.
 """
@@ -121,17 +121,31 @@ def missing(names: list[str]) -> Iterator[Options]:
             yield options
 
 
-def table() -> None:
-    groups: dict[tuple[str, ...], list[float]] = defaultdict(list)
-    for line in finished().values():
+def table(names: list[str]) -> None:
+    """Returns by seed, their mean, and its 95% interval (Student's t)."""
+    done = finished()
+    wanted = [name(options) for options in itertools.chain.from_iterable(GRIDS[n] for n in names)] or list(done)
+    groups: dict[tuple[str, ...], dict[int, float]] = defaultdict(dict)
+    for line in (done[key] for key in wanted if key in done):
         options = dict(line["options"])
-        key = tuple(str(options.pop(k, "")) for k in ("task", "head", "steps", "preset"))
-        options.pop("seed")
-        groups[(*key, name(options))].append(line["return"] if line["status"] == "finished" else float("nan"))
-    print("| task | head | steps | preset | options | seeds | mean | sd |\n|---|---|---|---|---|---|---|---|")
-    for key, values in sorted(groups.items()):
-        spread = f"{statistics.stdev(values):.0f}" if len(values) > 1 else ""
-        print("| " + " | ".join([*key, str(len(values)), f"{statistics.mean(values):.0f}", spread]) + " |")
+        key = tuple(str(options.pop(k, "")) for k in ("preset", "task", "steps", "head"))
+        seed = options.pop("seed")
+        groups[(*key, name(options))][seed] = line["return"] if line["status"] == "finished" else float("nan")
+    print("| preset | task | steps | head | options | seeds | returns | mean | 95% interval |\n" + "|---" * 9 + "|")
+    for key, by_seed in sorted(groups.items()):
+        values = [by_seed[seed] for seed in sorted(by_seed)]
+        mean = statistics.mean(values)
+        seeds, returns = ", ".join(map(str, sorted(by_seed))), "; ".join(f"{value:,.0f}" for value in values)
+        print(f"| {' | '.join(key)} | {seeds} | {returns} | {mean:,.0f} | {interval(values)} |")
+
+
+def interval(values: list[float]) -> str:
+    if len(values) < 2:
+        return ""
+    from scipy.stats import t
+
+    half = t.ppf(0.975, len(values) - 1) * statistics.stdev(values) / len(values) ** 0.5
+    return f"{statistics.mean(values) - half:,.0f} to {statistics.mean(values) + half:,.0f}"
 
 
 def main() -> None:
@@ -140,7 +154,7 @@ def main() -> None:
     parser.add_argument("--table", action="store_true", help="print what has been run")
     args = parser.parse_args()
     if args.table:
-        table()
+        table(args.grids)
         return
     todo = list(missing(args.grids))
     RESULTS.parent.mkdir(exist_ok=True)
