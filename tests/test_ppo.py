@@ -14,7 +14,8 @@ from gymnasium.spaces import Box
 
 from detent.agent import Agent
 from detent.algorithms import Rollout
-from detent.algorithms.ppo import PPO, Sample, explained_variance
+from detent.algorithms.ppo import PPO
+from detent.algorithms.samples import Sample, explained_variance, samples
 from detent.errors import BadInput
 from detent.heads import HEADS
 from detent.heads.gaussian import Gaussian
@@ -137,7 +138,7 @@ def test_a_batch_without_a_valid_step_has_no_loss_and_no_gradient(agent, rollout
     parameters = agent.init(jax.random.key(3))
     ppo = PPO(clip_range_value=0.1, entropy_coef=0.1)
     value = agent.value(parameters, rollout.observation)
-    batch = ppo.samples(rollout, value, value)._replace(valid=jnp.zeros(32, bool))
+    batch = samples(ppo, rollout, value, value)._replace(valid=jnp.zeros(32, bool))
     (loss, _), gradient = jax.jit(jax.value_and_grad(lambda p: ppo.loss(agent, p, batch), has_aux=True))(parameters)
     assert loss == 0.0
     for leaf in jax.tree.leaves(gradient):

@@ -15,6 +15,9 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
         "ppo": {"envs": 64, "learning_rate": 3e-4, "target_kl": 0.2, "kl_per_dimension": True},
         "ppo gaussian": {"initial_log_std": -0.5},
         "ppo gaussian_tanh": {"initial_log_std": -0.5},
+        "trpo": {"envs": 16},
+        "trpo gaussian": {"initial_log_std": -0.5},
+        "trpo gaussian_tanh": {"initial_log_std": -0.5},
     },
     "paper": {
         # OpenAI Baselines' PPO2 of early 2018 as the authors ran it: one environment, constant step size,
@@ -33,6 +36,24 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
         "ppo gaussian_tanh": {"actions": "raw"},
         # The authors' Beta policy acts on [-1, 1] whatever the bounds are, and diverges unless trained slowly.
         "ppo beta": {"actions": "raw", "learning_rate": 3e-5, "policy_gain": 0.001},
+        # OpenAI Baselines' trpo_mpi: small networks, raw rewards, and steps half as long again as the trust region.
+        "trpo": {
+            "envs": 1,
+            "batch_size": 1024,
+            "hidden_sizes": (32, 32),
+            "normalize_rewards": False,
+            "normalization_clip": 5.0,
+            "gae_lambda": 0.98,
+            "kl_tolerance": 1.5,
+            "fisher_every": 5,
+            "line_search_factor": 0.5,
+            "minibatch_size": 64,
+            "epochs": 5,
+            "bootstrap_truncated": False,
+        },
+        "trpo gaussian": {"actions": "raw"},
+        "trpo gaussian_tanh": {"actions": "raw"},
+        "trpo beta": {"actions": "raw", "policy_gain": 0.001},
     },
 }
 
