@@ -18,6 +18,9 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
         "trpo": {"envs": 16},
         "trpo gaussian": {"initial_log_std": -0.5},
         "trpo gaussian_tanh": {"initial_log_std": -0.5},
+        "acktr": {"envs": 16},
+        "acktr gaussian": {"initial_log_std": -0.5},
+        "acktr gaussian_tanh": {"initial_log_std": -0.5},
     },
     "paper": {
         # OpenAI Baselines' PPO2 of early 2018 as the authors ran it: one environment, constant step size,
