@@ -79,4 +79,5 @@ def _pivoted(a: Float[Array, "*b n n"]) -> Float[Array, "*b n n"]:
         rest = jnp.where(pivot, -column * scale, a - column * row * scale)
         return jnp.where(pivot[:, None], jnp.where(pivot, scale, row * scale), rest)
 
-    return jax.lax.fori_loop(0, a.shape[-1], eliminate, a)
+    inverted: Float[Array, "*b n n"] = jax.lax.fori_loop(0, a.shape[-1], eliminate, a)
+    return inverted

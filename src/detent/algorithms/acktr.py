@@ -35,12 +35,12 @@ class ACKTRState(NamedTuple):
 class ACKTR:
     """Actor-critic with K-FAC: natural-gradient steps of policy and value function, from small matrices."""
 
-    batch_size: int = option(2048, "steps collected per update", at_least=1)
+    batch_size: int = option(1024, "steps collected per update", at_least=1)
     gamma: float = option(0.99, "discount factor", at_least=0, at_most=1)
     gae_lambda: float = option(0.95, "lambda of generalised advantage estimation", at_least=0, at_most=1)
     learning_rate: float = option(0.03, "the policy's first step size", above=0, at_most=FASTEST)
-    target_kl: float = option(0.01, "KL(old || new) that the policy's step size is adapted to", above=0)
-    clip_kl: float = option(0.02, "largest KL(old || new) that a step may have by the Fisher estimate", above=0)
+    target_kl: float = option(0.02, "KL(old || new) that the policy's step size is adapted to", above=0)
+    clip_kl: float = option(0.04, "largest KL(old || new) that a step may have by the Fisher estimate", above=0)
     damping: float = option(0.01, "multiple of the identity added to the policy's Fisher matrix", above=0)
     decay: float = option(0.95, "decay of the averages behind the policy's Fisher matrix", at_least=0, at_most=0.9999)
     momentum: float = option(
@@ -162,8 +162,9 @@ def policy_seen(agent: Agent, parameters: Parameters, observation: Float[Array, 
     own, as_head = ravel_pytree(parameters["head"])
 
     def log_prob(out: Float[Array, "b o"], own: Float[Array, "b p"]) -> Scalar:
-        each = jax.vmap(lambda o, p, a: agent.head.distribution(o, as_head(p)).log_prob(a))
-        return each(out, own, action).sum()
+        one = lambda o, p, a: agent.head.distribution(o, as_head(p)).log_prob(a)
+        each: Float[Array, " b"] = jax.vmap(one)(out, own, action)
+        return each.sum()
 
     repeated = jnp.broadcast_to(own, (observation.shape[0], own.size))
     seen, scores = look(parameters["policy"], observation, log_prob, repeated)

@@ -52,13 +52,13 @@ class Search(NamedTuple):
 class TRPO:
     """Trust region policy optimisation: one natural-gradient step per batch, as long as the KL divergence allows."""
 
-    batch_size: int = option(2048, "steps collected per update", at_least=1)
+    batch_size: int = option(1024, "steps collected per update", at_least=1)
     gamma: float = option(0.99, "discount factor", at_least=0, at_most=1)
     gae_lambda: float = option(0.95, "lambda of generalised advantage estimation", at_least=0, at_most=1)
-    max_kl: float = option(0.01, "KL(old || new) that an update aims at", above=0)
+    max_kl: float = option(0.02, "KL(old || new) that an update aims at", above=0)
     kl_tolerance: float = option(1.0, "accept a step up to this many times --max-kl", at_least=1)
     cg_iterations: int = option(10, "iterations of conjugate gradient", at_least=1)
-    damping: float = option(0.1, "multiple of the identity added to the Fisher matrix", above=0)
+    damping: float = option(0.03, "multiple of the identity added to the Fisher matrix", above=0)
     fisher_every: int = option(1, "estimate the Fisher matrix from every so-manieth sample", at_least=1)
     line_search_steps: int = option(10, "lengths tried before an update is given up", at_least=1)
     line_search_factor: float = option(0.8, "how much shorter each of them is", above=0, at_most=0.99)
