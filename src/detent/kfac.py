@@ -119,14 +119,16 @@ def damped_inverse(factor: Curvature, damping: float) -> Curvature:
 
     Their product is close to (A x S + damping I)^-1 (Section 6.3); however degenerate the batch was, both exist.
     """
-    mean_a, mean_s = (jnp.trace(m, axis1=-2, axis2=-1).mean() / m.shape[-1] for m in factor)
-    pi = jnp.clip(jnp.sqrt(mean_a / jnp.maximum(mean_s, 1e-12)), 1e-3, 1e3)
+    mean_a, mean_s = (jnp.maximum(jnp.trace(m, axis1=-2, axis2=-1).mean() / m.shape[-1], 1e-12) for m in factor)
+    pi = jnp.sqrt(mean_a / mean_s)
+
+    def shifted(m: Float[Array, "*g n n"], shift: Scalar) -> Float[Array, "*g n n"]:
+        # Less than a millionth of the largest eigenvalue would be lost in float32.
+        least = 1e-6 * jnp.trace(m, axis1=-2, axis2=-1).max()
+        return m + jnp.maximum(shift, least) * jnp.eye(m.shape[-1], dtype=m.dtype)
+
     root = damping**0.5
-
-    def plus(m: Float[Array, "*g n n"], shift: Scalar) -> Float[Array, "*g n n"]:
-        return m + shift * jnp.eye(m.shape[-1], dtype=m.dtype)
-
-    return Curvature(inverse(plus(factor.inputs, pi * root)), inverse(plus(factor.outputs, root / pi)))
+    return Curvature(inverse(shifted(factor.inputs, pi * root)), inverse(shifted(factor.outputs, root / pi)))
 
 
 def natural_gradient(inverted: Curvature, gradient: Matrix, blocks: Blocks) -> Matrix:
@@ -147,7 +149,7 @@ def as_layers(matrices: Sequence[Matrix]) -> list[Layer]:
     return [{"w": matrix[:-1], "b": matrix[-1]} for matrix in matrices]
 
 
-def look(
+def inputs_and_scores(
     layers: Sequence[Layer],
     x: Float[Array, "b d"],
     log_prob: Callable[[Float[Array, "b o"], Any], Scalar],

@@ -14,9 +14,9 @@ from jaxtyping import Array, Float
 from detent.agent import Agent, Parameters
 from detent.algorithms import Metrics, Rollout, register_algorithm
 from detent.algorithms.samples import Sample, explained_variance, samples, standardized, weights
-from detent.distributions import Key
+from detent.distributions import Action, Key
 from detent.heads import output_blocks
-from detent.kfac import KFAC, KFACState, Matrix, Scalar, Seen, as_layers, as_matrices, look, one_block
+from detent.kfac import KFAC, KFACState, Matrix, Scalar, Seen, as_layers, as_matrices, inputs_and_scores, one_block
 from detent.options import check_options, option
 
 SLOWEST, FASTEST = 1e-8, 1.0
@@ -123,7 +123,7 @@ class ACKTR:
         weight = weights(batch.valid)
         kfac = self.value_kfac(state.parameters)
         noise = jax.random.normal(key, batch.target.shape, jnp.float32)
-        seen, _ = look(state.parameters["value"], batch.observation, lambda out, _: noise @ out[:, 0])
+        seen, _ = inputs_and_scores(state.parameters["value"], batch.observation, lambda out, _: noise @ out[:, 0])
 
         def loss(matrices: list[Matrix]) -> Scalar:
             error = agent.value({"value": as_layers(matrices)}, batch.observation) - batch.target
@@ -162,13 +162,14 @@ def policy_seen(agent: Agent, parameters: Parameters, observation: Float[Array, 
     own, as_head = ravel_pytree(parameters["head"])
 
     def log_prob(out: Float[Array, "b o"], own: Float[Array, "b p"]) -> Scalar:
-        one = lambda o, p, a: agent.head.distribution(o, as_head(p)).log_prob(a)
-        each: Float[Array, " b"] = jax.vmap(one)(out, own, action)
-        return each.sum()
+        def of_one(out: Float[Array, " o"], own: Float[Array, " p"], action: Action) -> Scalar:
+            return agent.head.distribution(out, as_head(own)).log_prob(action)
+
+        return jax.vmap(of_one)(out, own, action).sum()
 
     repeated = jnp.broadcast_to(own, (observation.shape[0], own.size))
-    seen, scores = look(parameters["policy"], observation, log_prob, repeated)
-    return seen + ([Seen(jnp.ones((observation.shape[0], 1), jnp.float32), scores)] if own.size else [])
+    seen, scores = inputs_and_scores(parameters["policy"], observation, log_prob, repeated)
+    return seen + ([Seen(jnp.ones_like(observation[:, :1]), scores)] if own.size else [])
 
 
 register_algorithm("acktr", ACKTR)
