@@ -2,60 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
-import functools
-import re
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from gymnasium.spaces import Box
 
-from detent.agent import Agent
-from detent.algorithms import Rollout
-from detent.algorithms.ppo import PPO, Sample, explained_variance
+from detent.algorithms.ppo import PPO
+from detent.algorithms.samples import Sample, explained_variance, samples
 from detent.errors import BadInput
-from detent.heads import HEADS
 from detent.heads.gaussian import Gaussian
-
-
-def make_agent(head, observation_size=3, dims=2, hidden_sizes=(8,)):
-    return Agent(head, Box(-1.0, 1.0, (dims,), np.float32), observation_size, hidden_sizes)
-
-
-def random_rollout(agent, parameters, steps=16, envs=2, seed=0):
-    """Random steps with terminated, truncated and invalid ones, of a policy that has since moved a little."""
-    rng = np.random.default_rng(seed)
-    terminated, truncated, valid = np.zeros((3, steps, envs), bool)
-    for n in range(envs):
-        resets = n == 1
-        for t in range(steps):
-            valid[t, n] = not resets
-            if valid[t, n] and rng.random() < 0.3:
-                (terminated if rng.random() < 0.5 else truncated)[t, n] = True
-            resets = terminated[t, n] or truncated[t, n]
-    observation = rng.normal(size=(steps + 1, envs, agent.observation_size)).astype(np.float32)
-    policy = agent.policy(parameters, observation[:-1])
-    action = np.asarray(policy.sample(jax.random.key(seed)))
-    log_prob = np.asarray(policy.log_prob(action)) + 0.4 * rng.normal(size=(steps, envs)).astype(np.float32)
-    reward = 2.0 * rng.normal(size=(steps, envs)).astype(np.float32)
-    assert terminated.sum() > 1
-    assert truncated.sum() > 1
-    return Rollout(observation, action, log_prob, reward, terminated, truncated, valid)
-
-
-# Nearly all the time here is spent compiling.
-@functools.partial(jax.jit, static_argnums=(0, 1, 2), compiler_options={"xla_backend_optimization_level": 0})
-def compiled_update(ppo, head, hidden_sizes, *args):
-    return ppo.update(make_agent(head, hidden_sizes=hidden_sizes), *args)
-
-
-def update(ppo, agent, rollout, progress=0.5, seed=1):
-    """From the initial parameters, which depend on nothing but the agent."""
-    state = ppo.init(agent, jax.random.key(2))
-    args = state, rollout, np.float32(progress), jax.random.key(seed)
-    return compiled_update(ppo, agent.head, agent.hidden_sizes, *args)
+from updates import bits, distance, make_agent, random_rollout, update
 
 
 @pytest.fixture(scope="module")
@@ -75,16 +31,6 @@ def rollout(agent):
 
 def small(**changes):
     return PPO(**{"batch_size": 32, "minibatch_size": 8, "epochs": 2, **changes})
-
-
-def distance(some, others):
-    """The largest difference between two trees of parameters."""
-    pairs = zip(jax.tree.leaves(some), jax.tree.leaves(others), strict=True)
-    return max(np.abs(np.asarray(x) - np.asarray(y)).max() for x, y in pairs)
-
-
-def bits(tree):
-    return [np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(tree)]
 
 
 # The loss.
@@ -137,18 +83,11 @@ def test_a_batch_without_a_valid_step_has_no_loss_and_no_gradient(agent, rollout
     parameters = agent.init(jax.random.key(3))
     ppo = PPO(clip_range_value=0.1, entropy_coef=0.1)
     value = agent.value(parameters, rollout.observation)
-    batch = ppo.samples(rollout, value, value)._replace(valid=jnp.zeros(32, bool))
+    batch = samples(ppo, rollout, value, value)._replace(valid=jnp.zeros(32, bool))
     (loss, _), gradient = jax.jit(jax.value_and_grad(lambda p: ppo.loss(agent, p, batch), has_aux=True))(parameters)
     assert loss == 0.0
     for leaf in jax.tree.leaves(gradient):
         np.testing.assert_array_equal(leaf, 0.0)
-
-
-def test_a_rollout_without_a_valid_step_teaches_nothing(agent, rollout):
-    start = small().init(agent, jax.random.key(2)).parameters
-    state, metrics = update(small(), agent, rollout._replace(valid=np.zeros_like(rollout.valid)))
-    assert bits(state.parameters) == bits(start)
-    assert all(np.isfinite(value) for value in metrics.values())
 
 
 def test_explained_variance_of_a_perfect_a_constant_and_a_half_right_critic():
@@ -270,69 +209,6 @@ def test_the_kl_limit_can_be_shared_by_the_action_dimensions(agent, rollout):
         assert metrics["epochs"] == (1 if shared else 2)
 
 
-# What must and what must not matter.
-
-
-@pytest.mark.parametrize("changes", [{}, {"clip_range_value": 0.1, "entropy_coef": 0.1, "recompute_advantages": False}])
-def test_whatever_happens_in_an_invalid_step_changes_no_bit_of_the_parameters(agent, rollout, changes):
-    """Only its observation may matter, as the final one of a truncated episode."""
-    invalid = ~rollout.valid
-    after_termination = np.zeros_like(invalid)
-    after_termination[1:] = rollout.terminated[:-1]
-    assert after_termination.sum() > 1
-    spoilt = Rollout(*[x.copy() for x in rollout])
-    spoilt.observation[:-1][after_termination] = 3.0
-    spoilt.action[invalid] = -2.5
-    spoilt.log_prob[invalid] = -9.0
-    spoilt.reward[invalid] = 50.0
-    spoilt.terminated[invalid] = True
-    spoilt.truncated[invalid] = True
-
-    ppo = small(**changes)
-    clean, metrics = update(ppo, agent, rollout)
-    dirty, other_metrics = update(ppo, agent, spoilt)
-    assert bits(clean.parameters) == bits(dirty.parameters)
-    assert {k: float(v) for k, v in metrics.items()} == pytest.approx({k: float(v) for k, v in other_metrics.items()})
-
-
-def test_whatever_happens_in_a_valid_step_does_change_the_parameters(agent, rollout):
-    t, n = np.argwhere(rollout.valid)[3]
-    clean, _ = update(small(), agent, rollout)
-    for name in ("action", "log_prob", "reward"):
-        changed = getattr(rollout, name).copy()
-        changed[t, n] += 0.1
-        dirty, _ = update(small(), agent, rollout._replace(**{name: changed}))
-        assert distance(clean.parameters, dirty.parameters) > 1e-6, name
-
-
-def other_values(value):
-    if isinstance(value, bool):
-        return [not value]
-    if isinstance(value, int):
-        return [2 * value, value // 2]
-    return [10.0 * value, 0.1 * value] if value else [0.01]
-
-
-# `batch_size` by the number of optimizer steps, `kl_per_dimension` by the epochs that are left.
-TESTED_ABOVE = ("batch_size", "kl_per_dimension")
-
-
-@pytest.mark.parametrize("name", [field.name for field in dataclasses.fields(PPO) if field.name not in TESTED_ABOVE])
-def test_every_hyper_parameter_changes_the_update(linear_agent, name):
-    rollout = random_rollout(linear_agent, linear_agent.init(jax.random.key(2)))
-    base = small(learning_rate=0.01)
-    for value in other_values(getattr(base, name)):
-        try:
-            other = dataclasses.replace(base, **{name: value})
-        except BadInput:
-            continue
-        before, after = [update(ppo, linear_agent, rollout)[0].parameters for ppo in (base, other)]
-        # Two programs may differ in rounding alone, by about 1e-7.
-        assert distance(before, after) > 1e-5
-        return
-    pytest.fail(f"no other value of {name} is allowed")
-
-
 def test_progress_and_key_matter_and_the_rest_is_deterministic(agent, rollout):
     first, again, later, shuffled = [
         bits(update(small(), agent, rollout, progress, seed)) for progress, seed in ((0, 1), (0, 1), (0.9, 1), (0, 2))
@@ -353,20 +229,3 @@ def test_a_batch_that_is_no_multiple_of_the_minibatch_is_refused(batch_size, min
     with pytest.raises(BadInput, match=rf"--batch-size {batch_size} .*--minibatch-size {minibatch_size}; {better} "):
         PPO(batch_size=batch_size, minibatch_size=minibatch_size)
     assert better % minibatch_size == 0
-
-
-@pytest.mark.parametrize("name", HEADS.names())
-def test_the_update_is_float32_throughout_where_float64_is_enabled(name):
-    """Scalars made of Python's numbers do not count: they are float64 only until they meet an array."""
-    agent = make_agent(HEADS.get(name)())
-    ppo = small(clip_range_value=0.1, entropy_coef=0.1, target_kl=0.1)
-    state = ppo.init(agent, jax.random.key(2))
-    observation = jnp.zeros((17, 2, 3))
-    action = jax.eval_shape(lambda o: agent.policy(state.parameters, o).sample(jax.random.key(1)), observation[:-1])
-    number, flag = jnp.zeros((16, 2)), jnp.zeros((16, 2), bool)
-    rollout = Rollout(observation, jnp.zeros(action.shape, action.dtype), number, number, flag, flag, flag)
-    with jax.enable_x64(True):
-        args = state, rollout, np.float32(0.5), jax.random.key(1)
-        program, result = jax.make_jaxpr(lambda *args: ppo.update(agent, *args), return_shape=True)(*args)
-    assert re.findall(r"f64\[\d[^\]]*\]", str(program)) == []
-    assert {leaf.dtype for leaf in jax.tree.leaves(result)} == {np.dtype(np.float32), np.dtype(np.int32)}

@@ -40,8 +40,14 @@ class Agent:
             "value": init_mlp(rng, (*inner, 1), [*hidden_gains, 1.0]),
         }
 
+    def outputs(
+        self, parameters: Parameters, observation: Float[Array, "*b d"]
+    ) -> tuple[Float[Array, "*b o"], dict[str, Array]]:
+        """What the head makes a distribution of: the network's outputs and the head's own parameters."""
+        return mlp(parameters["policy"], observation), parameters["head"]
+
     def policy(self, parameters: Parameters, observation: Float[Array, "*b d"]) -> Distribution:
-        return self.head.distribution(mlp(parameters["policy"], observation), parameters["head"])
+        return self.head.distribution(*self.outputs(parameters, observation))
 
     def value(self, parameters: Parameters, observation: Float[Array, "*b d"]) -> Float[Array, "*b"]:
         return mlp(parameters["value"], observation)[..., 0]

@@ -33,6 +33,21 @@ def _orthogonal(rng: np.random.Generator, rows: int, columns: int) -> NDArray[np
 
 def mlp(layers: Sequence[Layer], x: Float[Array, "*b i"]) -> Float[Array, "*b o"]:
     """tanh after every layer but the last."""
-    for layer in layers[:-1]:
-        x = jnp.tanh(x @ layer["w"] + layer["b"])
-    return x @ layers[-1]["w"] + layers[-1]["b"]
+    return tapped_mlp(layers, x)[0]
+
+
+def tapped_mlp(
+    layers: Sequence[Layer], x: Float[Array, "*b i"], taps: Sequence[Float[Array, "*b _"]] | None = None
+) -> tuple[Float[Array, "*b o"], list[Float[Array, "*b _"]]]:
+    """`mlp`, and the input of every layer.
+
+    `taps` are added to what the layers put out: with taps of 0 nothing changes, and the gradient with respect to
+    `taps[l]` holds every example's own gradient with respect to the outputs of layer l.
+    """
+    inputs = []
+    for number, layer in enumerate(layers):
+        x = jnp.tanh(x) if number else x
+        inputs.append(x)
+        x = x @ layer["w"] + layer["b"]
+        x = x if taps is None else x + taps[number]
+    return x, inputs

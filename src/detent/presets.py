@@ -15,6 +15,16 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
         "ppo": {"envs": 64, "learning_rate": 3e-4, "target_kl": 0.2, "kl_per_dimension": True},
         "ppo gaussian": {"initial_log_std": -0.5},
         "ppo gaussian_tanh": {"initial_log_std": -0.5},
+        # Steps twice as long as the usual 0.01, twice as often: batches of 1,024. Less damping than the usual 0.1, with
+        # which a step covers half of its trust region. And a step is accepted only inside that region, as in the paper
+        # of TRPO.
+        "trpo": {"envs": 16},
+        "trpo gaussian": {"initial_log_std": -0.5},
+        "trpo gaussian_tanh": {"initial_log_std": -0.5},
+        # As for TRPO. The value function takes Gauss-Newton steps of a tenth, not of a thousandth.
+        "acktr": {"envs": 16},
+        "acktr gaussian": {"initial_log_std": -0.5},
+        "acktr gaussian_tanh": {"initial_log_std": -0.5},
     },
     "paper": {
         # OpenAI Baselines' PPO2 of early 2018 as the authors ran it: one environment, constant step size,
@@ -33,6 +43,42 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
         "ppo gaussian_tanh": {"actions": "raw"},
         # The authors' Beta policy acts on [-1, 1] whatever the bounds are, and diverges unless trained slowly.
         "ppo beta": {"actions": "raw", "learning_rate": 3e-5, "policy_gain": 0.001},
+        # OpenAI Baselines' trpo_mpi: small networks, raw rewards, and steps half as long again as the trust region.
+        "trpo": {
+            "envs": 1,
+            "batch_size": 1024,
+            "hidden_sizes": (32, 32),
+            "normalize_rewards": False,
+            "normalization_clip": 5.0,
+            "gae_lambda": 0.98,
+            "max_kl": 0.01,
+            "kl_tolerance": 1.5,
+            "damping": 0.1,
+            "fisher_every": 5,
+            "line_search_factor": 0.5,
+            "minibatch_size": 64,
+            "epochs": 5,
+            "bootstrap_truncated": False,
+        },
+        "trpo gaussian": {"actions": "raw"},
+        "trpo gaussian_tanh": {"actions": "raw"},
+        "trpo beta": {"actions": "raw", "policy_gain": 0.001},
+        # OpenAI Baselines' acktr_cont: large batches, short steps, and a value function that learns Monte Carlo
+        # returns of raw rewards. A trust region is half of its `clip_kl`, which leaves out the 1/2 of 1/2 d^T F d.
+        "acktr": {
+            "envs": 1,
+            "batch_size": 2500,
+            "normalize_rewards": False,
+            "policy_gain": 0.1,
+            "gae_lambda": 0.97,
+            "target_kl": 0.002,
+            "clip_kl": 0.005,
+            "decay": 0.99,
+            "value_lambda": 1.0,
+            "value_learning_rate": 1e-3,
+            "bootstrap_truncated": False,
+        },
+        "acktr beta": {"policy_gain": 0.001},
     },
 }
 

@@ -11,29 +11,24 @@ import optax
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, Int
 
-from detent.advantages import gae
 from detent.agent import Agent, Parameters
 from detent.algorithms import Metrics, Rollout, register_algorithm
-from detent.distributions import Action, Key
-from detent.errors import BadInput
+from detent.algorithms.samples import (
+    Sample,
+    check_minibatches,
+    explained_variance,
+    minibatches,
+    samples,
+    standardized,
+    weights,
+)
+from detent.distributions import Key
 from detent.options import check_options, option
 
 
 class PPOState(NamedTuple):
     parameters: Parameters
     optimizer: optax.OptState
-
-
-class Sample(NamedTuple):
-    """What the loss sees of one step."""
-
-    observation: Float[Array, "b d"]
-    action: Action
-    log_prob: Float[Array, " b"]
-    value: Float[Array, " b"]
-    advantage: Float[Array, " b"]
-    target: Float[Array, " b"]
-    valid: Bool[Array, " b"]
 
 
 @dataclass(frozen=True)
@@ -60,11 +55,7 @@ class PPO:
 
     def __post_init__(self) -> None:
         check_options(self)
-        if self.batch_size % self.minibatch_size:
-            raise BadInput(
-                f"--batch-size {self.batch_size} is not a multiple of --minibatch-size {self.minibatch_size}; "
-                f"{self.minibatch_size * max(1, round(self.batch_size / self.minibatch_size))} would be."
-            )
+        check_minibatches(self.batch_size, self.minibatch_size)
 
     @property
     def scheduled(self) -> bool:
@@ -95,10 +86,8 @@ class PPO:
 
         def epoch(state: PPOState, key: Key) -> tuple[PPOState, Metrics]:
             now = agent.value(state.parameters, rollout.observation) if self.recompute_advantages else before
-            samples = self.samples(rollout, before, now)
-            order = jax.random.permutation(key, samples.valid.size)
-            minibatches = jax.tree.map(lambda x: x[order].reshape(-1, self.minibatch_size, *x.shape[1:]), samples)
-            state, metrics = jax.lax.scan(gradient_step, state, minibatches)
+            shuffled = minibatches(key, samples(self, rollout, before, now), self.minibatch_size)
+            state, metrics = jax.lax.scan(gradient_step, state, shuffled)
             return state, jax.tree.map(jnp.mean, metrics)
 
         limit = self.target_kl / (agent.space.shape[0] if self.kl_per_dimension else 1) or jnp.inf
@@ -116,27 +105,15 @@ class PPO:
         return state, metrics | {
             "epochs": done.astype(jnp.float32),
             "learning_rate": jnp.asarray(learning_rate, jnp.float32),
-            "explained_variance": explained_variance(self.samples(rollout, before, before)),
+            "explained_variance": explained_variance(samples(self, rollout, before, before)),
         }
 
-    def samples(self, rollout: Rollout, before: Float[Array, "t+1 n"], now: Float[Array, "t+1 n"]) -> Sample:
-        """The rollout as a flat batch; `before` and `now`: values before this update and of the critic now."""
-        terminated = rollout.terminated if self.bootstrap_truncated else rollout.terminated | rollout.truncated
-        advantage, target = gae(now, rollout.reward, terminated, rollout.truncated, self.gamma, self.gae_lambda)
-        steps = Sample(
-            rollout.observation[:-1], rollout.action, rollout.log_prob, before[:-1], advantage, target, rollout.valid
-        )
-        flat: Sample = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), steps)
-        return flat
-
     def loss(self, agent: Agent, parameters: Parameters, batch: Sample) -> tuple[Float[Array, ""], Metrics]:
-        weight = batch.valid / jnp.maximum(batch.valid.sum(dtype=jnp.float32), 1.0)
+        weight = weights(batch.valid)
+        advantage = standardized(batch)
 
         def mean(x: Float[Array, " b"]) -> Float[Array, ""]:
             return weight @ x
-
-        centred = batch.advantage - mean(batch.advantage)
-        advantage = centred / (jnp.sqrt(mean(centred**2)) + 1e-8)
 
         # Eq. 7: L_clip = E[min(r A, clip(r, 1 - eps, 1 + eps) A)], r = pi_new(a|s) / pi_old(a|s).
         distribution = agent.policy(parameters, batch.observation)
@@ -163,16 +140,6 @@ class PPO:
             "approx_kl": mean(ratio - 1.0 - log_ratio),
             "clip_fraction": mean((jnp.abs(ratio - 1.0) > self.clip_range).astype(jnp.float32)),
         }
-
-
-def explained_variance(batch: Sample) -> Float[Array, ""]:
-    """1 - Var[target - value] / Var[target], over valid steps: 1 is a perfect critic, 0 a constant one."""
-    weight = batch.valid / jnp.maximum(batch.valid.sum(dtype=jnp.float32), 1.0)
-
-    def variance(x: Float[Array, " b"]) -> Float[Array, ""]:
-        return jnp.sum(weight * (x - jnp.sum(weight * x)) ** 2)
-
-    return 1.0 - variance(batch.target - batch.value) / jnp.maximum(variance(batch.target), 1e-12)
 
 
 register_algorithm("ppo", PPO)

@@ -6,11 +6,13 @@ algorithm, task, flag and test picks it up.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol, TypeVar
 
+import numpy as np
 from gymnasium.spaces import Box
 from jaxtyping import Array, Float
+from numpy.typing import NDArray
 
 from detent.distributions import Action, Distribution
 from detent.registry import Registry
@@ -45,6 +47,24 @@ class Head(Protocol):
     def diagnostics(self, distribution: Any) -> dict[str, Float[Array, ""]]:
         """Scalars worth recording about a batch of distributions."""
         ...
+
+    # A head may also have
+    #
+    #     def by_dimension(self, out: "*b o") -> "*b m k"
+    #
+    # the outputs grouped by the action dimension that they decide on, if the dimensions are independent of each
+    # other; see `output_blocks`.
+
+
+def output_blocks(head: Head, space: Box) -> NDArray[np.intp]:
+    """[blocks, k] Which outputs may depend on each other: a row for each set of outputs that no other set affects.
+
+    From the head's `by_dimension`; the outputs of a head without it are one block. The Fisher information of the
+    outputs has zeros between the blocks.
+    """
+    every = np.arange(head.outputs(space))
+    by_dimension: Callable[[NDArray[np.intp]], NDArray[np.intp]] = getattr(head, "by_dimension", np.atleast_2d)
+    return by_dimension(every)
 
 
 HEADS: Registry[type[Head]] = Registry("head", __name__)

@@ -31,6 +31,9 @@ class BetaHead:
         a, b = jnp.split(jax.nn.softplus(out), 2, axis=-1)
         return Beta(a, b)
 
+    def by_dimension(self, out: Float[Array, "*b 2m"]) -> Float[Array, "*b m 2"]:
+        return out.reshape(*out.shape[:-1], 2, -1).swapaxes(-1, -2)
+
     def to_unit(self, action: Float[Array, "*b m"]) -> Float[Array, "*b m"]:
         return 2.0 * action - 1.0
 

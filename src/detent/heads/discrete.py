@@ -33,7 +33,10 @@ class Discrete:
         return {}
 
     def distribution(self, out: Float[Array, "*b mk"], parameters: Mapping[str, Array]) -> Categorical:
-        return Categorical(out.reshape(*out.shape[:-1], -1, self.bins))
+        return Categorical(self.by_dimension(out))
+
+    def by_dimension(self, out: Float[Array, "*b mk"]) -> Float[Array, "*b m k"]:
+        return out.reshape(*out.shape[:-1], -1, self.bins)
 
     def to_unit(self, action: Int[Array, "*b m"]) -> Float[Array, "*b m"]:
         """a_j = 2 j / (K - 1) - 1, j = 0 ... K - 1."""

@@ -37,6 +37,9 @@ class Gaussian:
     def distribution(self, out: Float[Array, "*b m"], parameters: Mapping[str, Array]) -> DiagGaussian:
         return DiagGaussian(out, parameters["log_std"])
 
+    def by_dimension(self, out: Float[Array, "*b m"]) -> Float[Array, "*b m 1"]:
+        return out[..., None]
+
     def to_unit(self, action: Float[Array, "*b m"]) -> Float[Array, "*b m"]:
         return action
 

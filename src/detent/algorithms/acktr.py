@@ -1,0 +1,175 @@
+"""Actor-critic using Kronecker-factored trust region (Wu et al. 2017, arXiv:1708.05144)."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Array, Float
+
+from detent.agent import Agent, Parameters
+from detent.algorithms import Metrics, Rollout, register_algorithm
+from detent.algorithms.samples import Sample, explained_variance, samples, standardized, weights
+from detent.distributions import Action, Key
+from detent.heads import output_blocks
+from detent.kfac import KFAC, KFACState, Matrix, Scalar, Seen, as_layers, as_matrices, inputs_and_scores, one_block
+from detent.options import check_options, option
+
+SLOWEST, FASTEST = 1e-8, 1.0
+"""Bounds of the policy's step size."""
+
+
+class ACKTRState(NamedTuple):
+    parameters: Parameters
+    policy: KFACState
+    value: KFACState
+    step_size: Scalar
+    """Of the policy."""
+
+
+@dataclass(frozen=True)
+class ACKTR:
+    """Actor-critic with K-FAC: natural-gradient steps of policy and value function, from small matrices."""
+
+    batch_size: int = option(1024, "steps collected per update", at_least=1)
+    gamma: float = option(0.99, "discount factor", at_least=0, at_most=1)
+    gae_lambda: float = option(0.95, "lambda of generalised advantage estimation", at_least=0, at_most=1)
+    learning_rate: float = option(0.03, "the policy's first step size", above=0, at_most=FASTEST)
+    target_kl: float = option(0.02, "KL(old || new) that the policy's step size is adapted to", above=0)
+    clip_kl: float = option(0.04, "largest KL(old || new) that a step may have by the Fisher estimate", above=0)
+    damping: float = option(0.01, "multiple of the identity added to the policy's Fisher matrix", above=0)
+    decay: float = option(0.95, "decay of the averages behind the policy's Fisher matrix", at_least=0, at_most=0.9999)
+    momentum: float = option(
+        0.9, "share of the last step in the next, of policy and value function", at_least=0, at_most=0.999
+    )
+    value_steps: int = option(25, "steps of the value function per update", at_least=1)
+    value_learning_rate: float = option(
+        0.1, "the value function's step size; 1 is a Gauss-Newton step", above=0, at_most=1
+    )
+    value_lambda: float = option(
+        0.95, "lambda of the returns the value function learns; 1: Monte Carlo", at_least=0, at_most=1
+    )
+    value_clip_kl: float = option(0.15, "half the mean squared change of the values that a step may make", above=0)
+    value_damping: float = option(0.1, "multiple of the identity added to the value function's Fisher matrix", above=0)
+    value_decay: float = option(
+        0.95, "decay of the averages behind the value function's Fisher matrix", at_least=0, at_most=0.9999
+    )
+    bootstrap_truncated: bool = option(True, "bootstrap the value where a time limit cut an episode off")
+
+    def __post_init__(self) -> None:
+        check_options(self)
+
+    def policy_kfac(self, agent: Agent, parameters: Parameters) -> KFAC:
+        """The last layer's curvature has a block for each action dimension; the head's own parameters are one more."""
+        outputs = [matrix.shape[1] for matrix in policy_matrices(parameters)]
+        last = len(parameters["policy"]) - 1
+        blocks = [one_block(size) for size in outputs]
+        blocks[last] = output_blocks(agent.head, agent.space)
+        return KFAC(blocks, self.decay, self.damping, self.clip_kl, self.momentum)
+
+    def value_kfac(self, parameters: Parameters) -> KFAC:
+        blocks = [one_block(layer["b"].size) for layer in parameters["value"]]
+        return KFAC(blocks, self.value_decay, self.value_damping, self.value_clip_kl, self.momentum)
+
+    def init(self, agent: Agent, key: Key) -> ACKTRState:
+        parameters = agent.init(key)
+        policy = self.policy_kfac(agent, parameters).init(policy_matrices(parameters))
+        value = self.value_kfac(parameters).init(as_matrices(parameters["value"]))
+        return ACKTRState(parameters, policy, value, jnp.float32(self.learning_rate))
+
+    def update(
+        self, agent: Agent, state: ACKTRState, rollout: Rollout, progress: Scalar, key: Key
+    ) -> tuple[ACKTRState, Metrics]:
+        policy_key, value_key = jax.random.split(key)
+        value = agent.value(state.parameters, rollout.observation)
+        batch = samples(self, rollout, value, value)
+        returns = samples(dataclasses.replace(self, gae_lambda=self.value_lambda), rollout, value, value)
+        state, metrics = self.improve_policy(agent, state, batch, policy_key)
+        state, value_loss = self.fit_value(agent, state, returns, value_key)
+        return state, metrics | {"value_loss": value_loss, "explained_variance": explained_variance(returns)}
+
+    def improve_policy(self, agent: Agent, state: ACKTRState, batch: Sample, key: Key) -> tuple[ACKTRState, Metrics]:
+        """One step up the natural gradient of E[A log pi(a|s)], and a step size that suits the KL it had."""
+        weight, advantage = weights(batch.valid), standardized(batch)
+        old = agent.policy(state.parameters, batch.observation)
+
+        def objective(matrices: list[Matrix]) -> Scalar:
+            new = agent.policy(with_policy_matrices(state.parameters, matrices), batch.observation)
+            return weight @ (advantage * new.log_prob(batch.action))
+
+        matrices = policy_matrices(state.parameters)
+        objective_before, gradient = jax.value_and_grad(objective)(matrices)
+        kfac = self.policy_kfac(agent, state.parameters)
+        seen = policy_seen(agent, state.parameters, batch.observation, key)
+        policy, steps = kfac.step(kfac.observe(state.policy, seen, weight), gradient, state.step_size)
+        parameters = with_policy_matrices(state.parameters, jax.tree.map(jnp.add, matrices, steps))
+
+        kl = weight @ old.kl(agent.policy(parameters, batch.observation))
+        factor = jnp.where(kl > 2.0 * self.target_kl, 1.0 / 1.5, jnp.where(kl < 0.5 * self.target_kl, 1.5, 1.0))
+        step_size = jnp.clip(state.step_size * factor, SLOWEST, FASTEST)
+        metrics = {
+            "policy_gradient_loss": -objective_before,
+            "kl_divergence_loss": kl,
+            "learning_rate": state.step_size,
+        }
+        return ACKTRState(parameters, policy, state.value, step_size), metrics
+
+    def fit_value(self, agent: Agent, state: ACKTRState, batch: Sample, key: Key) -> tuple[ACKTRState, Scalar]:
+        """Gauss-Newton steps on the squared error: the natural gradient of a model target ~ N(V(s), 1)."""
+        weight = weights(batch.valid)
+        kfac = self.value_kfac(state.parameters)
+        noise = jax.random.normal(key, batch.target.shape, jnp.float32)
+        seen, _ = inputs_and_scores(state.parameters["value"], batch.observation, lambda out, _: noise @ out[:, 0])
+
+        def loss(matrices: list[Matrix]) -> Scalar:
+            error = agent.value({"value": as_layers(matrices)}, batch.observation) - batch.target
+            return 0.5 * weight @ error**2
+
+        def gradient_step(
+            carry: tuple[list[Matrix], KFACState], _: None
+        ) -> tuple[tuple[list[Matrix], KFACState], Scalar]:
+            matrices, value = carry
+            lost, gradient = jax.value_and_grad(loss)(matrices)
+            value, steps = kfac.step(value, gradient, self.value_learning_rate)
+            return (jax.tree.map(jnp.subtract, matrices, steps), value), lost
+
+        start = as_matrices(state.parameters["value"]), kfac.observe(state.value, seen, weight)
+        (matrices, value), losses = jax.lax.scan(gradient_step, start, length=self.value_steps)
+        parameters = state.parameters | {"value": as_layers(matrices)}
+        return state._replace(parameters=parameters, value=value), losses[-1]
+
+
+def policy_matrices(parameters: Parameters) -> list[Matrix]:
+    """The policy's layers; the head's own parameters, if any, are the bias of one more layer without inputs."""
+    own, _ = ravel_pytree(parameters["head"])
+    return as_matrices(parameters["policy"]) + ([own[None]] if own.size else [])
+
+
+def with_policy_matrices(parameters: Parameters, matrices: list[Matrix]) -> Parameters:
+    number = len(parameters["policy"])
+    _, as_head = ravel_pytree(parameters["head"])
+    own = {"head": as_head(matrices[number][0])} if len(matrices) > number else {}
+    return parameters | {"policy": as_layers(matrices[:number])} | own
+
+
+def policy_seen(agent: Agent, parameters: Parameters, observation: Float[Array, "b d"], key: Key) -> list[Seen]:
+    """Inputs and scores of every layer of the policy, for actions drawn from it."""
+    action = agent.policy(parameters, observation).sample(key)
+    own, as_head = ravel_pytree(parameters["head"])
+
+    def log_prob(out: Float[Array, "b o"], own: Float[Array, "b p"]) -> Scalar:
+        def of_one(out: Float[Array, " o"], own: Float[Array, " p"], action: Action) -> Scalar:
+            return agent.head.distribution(out, as_head(own)).log_prob(action)
+
+        return jax.vmap(of_one)(out, own, action).sum()
+
+    repeated = jnp.broadcast_to(own, (observation.shape[0], own.size))
+    seen, scores = inputs_and_scores(parameters["policy"], observation, log_prob, repeated)
+    return seen + ([Seen(jnp.ones_like(observation[:, :1]), scores)] if own.size else [])
+
+
+register_algorithm("acktr", ACKTR)

@@ -1,0 +1,170 @@
+"""K-FAC: natural gradients with Kronecker-factored curvature (Martens & Grosse 2015, arXiv:1503.05671).
+
+A layer is one matrix W of shape [i, o], its bias the last row, so that it computes a W with a = (x, 1). With s the
+gradient of the log-probability of a sample with respect to the layer's outputs, the Fisher information of W is
+E[(a a^T) x (s s^T)], which K-FAC takes for A x S, A = E[a a^T], S = E[s s^T] (x: Kronecker product); that is exact
+where inputs and scores are independent. The natural gradient is then a product of small matrices, A^-1 V S^-1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+from numpy.typing import NDArray
+
+from detent.networks import Layer, tapped_mlp
+from detent.solvers import inverse
+
+Matrix = Float[Array, "i o"]
+Scalar = Float[Array, ""]
+Blocks = NDArray[np.intp]
+"""[g, k] Outputs of a layer that may depend on each other; between the rows the curvature S is 0."""
+
+
+class Curvature(NamedTuple):
+    """Both factors of one layer, or their inverses."""
+
+    inputs: Float[Array, "i i"]
+    outputs: Float[Array, "g k k"]
+
+
+class Seen(NamedTuple):
+    """What a batch shows of one layer."""
+
+    inputs: Float[Array, "b i"]
+    scores: Float[Array, "b o"]
+
+
+class KFACState(NamedTuple):
+    curvature: list[Curvature]
+    """Running averages."""
+    inverse: list[Curvature]
+    momentum: list[Matrix]
+    batches: Float[Array, ""]
+    """How many the averages are made of."""
+
+
+@dataclass(frozen=True)
+class KFAC:
+    """Natural gradient steps with damping, a trust region and momentum, for a list of layers."""
+
+    blocks: Sequence[Blocks]
+    """Of each layer."""
+    decay: float
+    damping: float
+    max_kl: float
+    momentum: float
+
+    def init(self, layers: Sequence[Matrix]) -> KFACState:
+        def like(layer: Matrix, blocks: Blocks, diagonal: float) -> Curvature:
+            inputs, (groups, outputs) = layer.shape[0], blocks.shape
+            return Curvature(
+                diagonal * jnp.eye(inputs, dtype=jnp.float32),
+                diagonal * jnp.tile(jnp.eye(outputs, dtype=jnp.float32), (groups, 1, 1)),
+            )
+
+        pairs = list(zip(layers, self.blocks, strict=True))
+        return KFACState(
+            [like(*pair, 0.0) for pair in pairs],
+            [like(*pair, 1.0) for pair in pairs],
+            [jnp.zeros_like(layer) for layer in layers],
+            jnp.float32(0.0),
+        )
+
+    def observe(self, state: KFACState, layers: Sequence[Seen], weight: Float[Array, " b"]) -> KFACState:
+        """Average the curvature of a batch in (a plain mean until `decay` would forget faster), and invert anew."""
+        taken = (weight.sum() > 0).astype(jnp.float32)  # a batch without valid samples tells nothing
+        share = taken * jnp.maximum(1.0 / (state.batches + 1.0), 1.0 - self.decay)
+        fresh = [factors(seen, weight, blocks) for seen, blocks in zip(layers, self.blocks, strict=True)]
+        curvature = jax.tree.map(lambda old, new: old + share * (new - old), state.curvature, fresh)
+        inverted = [damped_inverse(factor, self.damping) for factor in curvature]
+        return KFACState(curvature, inverted, state.momentum, state.batches + taken)
+
+    def step(
+        self, state: KFACState, gradient: Sequence[Matrix], learning_rate: float | Scalar
+    ) -> tuple[KFACState, list[Matrix]]:
+        """The steps to add to the layers so that what has this gradient grows.
+
+        u = F^-1 g, as long as learning_rate says and the trust region allows: eta = min(learning_rate,
+        sqrt(2 max_kl / u^T F u)), u^T F u = u^T g (Wu et al. 2017, Section 3.1). Momentum is a running mean of such
+        steps; a mean of steps inside the trust region is inside it.
+        """
+        each = zip(state.inverse, gradient, self.blocks, strict=True)
+        natural = [natural_gradient(factor, g, blocks) for factor, g, blocks in each]
+        squared = sum(jnp.vdot(u, g) for u, g in zip(natural, gradient, strict=True))
+        eta = jnp.minimum(learning_rate, jnp.sqrt(2.0 * self.max_kl / jnp.maximum(squared, 1e-30)))
+        momentum = [
+            self.momentum * m + (1.0 - self.momentum) * eta * u for m, u in zip(state.momentum, natural, strict=True)
+        ]
+        return state._replace(momentum=momentum), momentum
+
+
+def factors(seen: Seen, weight: Float[Array, " b"], blocks: Blocks) -> Curvature:
+    """A = E[a a^T] and, for each block j, S_j = E[s_j s_j^T]."""
+    grouped = seen.scores[:, blocks]
+    return Curvature(
+        (seen.inputs * weight[:, None]).T @ seen.inputs,
+        jnp.einsum("bgk,bgl->gkl", grouped * weight[:, None, None], grouped),
+    )
+
+
+def damped_inverse(factor: Curvature, damping: float) -> Curvature:
+    """(A + pi sqrt(damping) I)^-1 and (S + sqrt(damping) / pi I)^-1, pi^2 = mean eigenvalue of A over that of S.
+
+    Their product is close to (A x S + damping I)^-1 (Section 6.3); however degenerate the batch was, both exist.
+    """
+    mean_a, mean_s = (jnp.maximum(jnp.trace(m, axis1=-2, axis2=-1).mean() / m.shape[-1], 1e-12) for m in factor)
+    pi = jnp.sqrt(mean_a / mean_s)
+
+    def shifted(m: Float[Array, "*g n n"], shift: Scalar) -> Float[Array, "*g n n"]:
+        # Less than a millionth of the largest eigenvalue would be lost in float32.
+        least = 1e-6 * jnp.trace(m, axis1=-2, axis2=-1).max()
+        return m + jnp.maximum(shift, least) * jnp.eye(m.shape[-1], dtype=m.dtype)
+
+    root = damping**0.5
+    return Curvature(inverse(shifted(factor.inputs, pi * root)), inverse(shifted(factor.outputs, root / pi)))
+
+
+def natural_gradient(inverted: Curvature, gradient: Matrix, blocks: Blocks) -> Matrix:
+    """A^-1 V S^-1, the columns of V taken block by block."""
+    grouped = jnp.einsum("igk,gkl->igl", (inverted.inputs @ gradient)[:, blocks], inverted.outputs)
+    return grouped.reshape(gradient.shape)[:, np.argsort(blocks.ravel())]
+
+
+def one_block(outputs: int) -> Blocks:
+    return np.arange(outputs)[None]
+
+
+def as_matrices(layers: Sequence[Layer]) -> list[Matrix]:
+    return [jnp.concatenate([layer["w"], layer["b"][None]]) for layer in layers]
+
+
+def as_layers(matrices: Sequence[Matrix]) -> list[Layer]:
+    return [{"w": matrix[:-1], "b": matrix[-1]} for matrix in matrices]
+
+
+def inputs_and_scores(
+    layers: Sequence[Layer],
+    x: Float[Array, "b d"],
+    log_prob: Callable[[Float[Array, "b o"], Any], Scalar],
+    extra: Any = (),
+) -> tuple[list[Seen], Any]:
+    """Inputs and scores of every layer; `log_prob` is the sum of the samples' log-probabilities given the outputs.
+
+    `extra` is whatever else `log_prob` depends on; the second result is the gradient with respect to it.
+    """
+
+    def tapped(taps: list[Float[Array, "b _"]], extra: Any) -> tuple[Scalar, list[Float[Array, "b _"]]]:
+        out, inputs = tapped_mlp(layers, x, taps)
+        return log_prob(out, extra), inputs
+
+    taps = [jnp.zeros((*x.shape[:-1], layer["b"].size), x.dtype) for layer in layers]
+    (scores, of_extra), inputs = jax.grad(tapped, argnums=(0, 1), has_aux=True)(taps, extra)
+    ones = jnp.ones((*x.shape[:-1], 1), x.dtype)
+    return [Seen(jnp.concatenate([a, ones], -1), s) for a, s in zip(inputs, scores, strict=True)], of_extra
