@@ -35,7 +35,7 @@ class ACKTRState(NamedTuple):
 class ACKTR:
     """Actor-critic with K-FAC: natural-gradient steps of policy and value function, from small matrices."""
 
-    batch_size: int = option(1024, "steps collected per update", at_least=1)
+    batch_size: int = option(1024, "steps collected per update", at_least=1, at_most=2**24)
     gamma: float = option(0.99, "discount factor", at_least=0, at_most=1)
     gae_lambda: float = option(0.95, "lambda of generalised advantage estimation", at_least=0, at_most=1)
     learning_rate: float = option(0.03, "the policy's first step size", above=0, at_most=FASTEST)
@@ -59,6 +59,7 @@ class ACKTR:
         0.95, "decay of the averages behind the value function's Fisher matrix", at_least=0, at_most=0.9999
     )
     bootstrap_truncated: bool = option(True, "bootstrap the value where a time limit cut an episode off")
+    scheduled = False
 
     def __post_init__(self) -> None:
         check_options(self)

@@ -52,7 +52,7 @@ class Search(NamedTuple):
 class TRPO:
     """Trust region policy optimisation: one natural-gradient step per batch, as long as the KL divergence allows."""
 
-    batch_size: int = option(1024, "steps collected per update", at_least=1)
+    batch_size: int = option(1024, "steps collected per update", at_least=1, at_most=2**24)
     gamma: float = option(0.99, "discount factor", at_least=0, at_most=1)
     gae_lambda: float = option(0.95, "lambda of generalised advantage estimation", at_least=0, at_most=1)
     max_kl: float = option(0.02, "KL(old || new) that an update aims at", above=0)
@@ -66,6 +66,7 @@ class TRPO:
     epochs: int = option(10, "passes of the value function over each batch", at_least=1)
     learning_rate: float = option(1e-3, "Adam's step size, for the value function", above=0)
     bootstrap_truncated: bool = option(True, "bootstrap the value where a time limit cut an episode off")
+    scheduled = False
 
     def __post_init__(self) -> None:
         check_options(self)
