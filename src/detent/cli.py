@@ -169,7 +169,10 @@ def _execution_flags(group: Any) -> None:
         "--checkpoint-minutes", metavar="X", default="1", help="minutes between checkpoints (default: 1)"
     )
     group.add_argument(
-        "--keep", choices=("last", "all"), default="last", help="which checkpoints to keep (default: the last two)"
+        "--keep",
+        choices=("last", "all"),
+        default="last",
+        help="which checkpoints to keep (default: the first and the last two)",
     )
     group.add_argument("--tensorboard", action="store_true", help="log to TensorBoard, into the run directory")
     group.add_argument("--wandb", action="store_true", help="log to Weights & Biases")
