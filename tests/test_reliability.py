@@ -389,6 +389,16 @@ def test_every_byte_of_the_text_files_flipped(small, tmp_path, name):
             assert found == true, position
 
 
+def test_a_damaged_record_is_not_forgotten_with_all_that_follow(small, tmp_path, capsys):
+    out = copied(small, tmp_path / "run")
+    (out / "status.json").unlink()
+    damaged = b"{" + (out / "records.jsonl").read_bytes()
+    (out / "records.jsonl").write_bytes(damaged)
+    assert main(["resume", str(out)]) == 2
+    assert "records.jsonl is damaged: line 1" in capsys.readouterr().err
+    assert (out / "records.jsonl").read_bytes() == damaged
+
+
 def test_a_run_without_a_whole_checkpoint_says_so(small, tmp_path, capsys):
     out = copied(small, tmp_path / "run")
     (out / "status.json").unlink()

@@ -86,7 +86,7 @@ class RunDirectory:
             raise cannot_write(self.path, error) from error
         if any(name not in BEFORE_THE_RUN and not name.endswith(".tmp") for name in found):
             what = "holds a run already" if self.exists else "is not empty"
-            raise BadInput(f"{self.path} {what}; choose another --out" + " or add --resume." * self.exists)
+            raise BadInput(f"{self.path} {what}; choose another --out{' or add --resume' * self.exists}.")
 
     def create(self, run: Run, initial: Snapshot | None) -> None:
         """Write run.json, last: it is what makes a directory a run."""
@@ -167,16 +167,17 @@ class RunDirectory:
             raise cannot_write(self.path / "records.jsonl", error) from error
 
     def records(self) -> list[dict[str, float | None]]:
-        """Every whole record; a line that a crash cut short is left out."""
+        """Every whole record; a last line that a crash cut short is left out."""
         path = self.path / "records.jsonl"
+        whole = path.read_bytes().rpartition(b"\n")[0] if path.exists() else b""
         records: list[dict[str, float | None]] = []
-        for line in path.read_bytes().splitlines() if path.exists() else []:
+        for number, line in enumerate(whole.splitlines(), 1):
             try:
                 record = json.loads(line)
-            except ValueError:
-                break
+            except (ValueError, RecursionError):
+                record = None
             if not isinstance(record, dict) or not isinstance(record.get("time/iterations"), int):
-                raise Corrupt(f"{path} is damaged: line {len(records) + 1} is not a record.")
+                raise Corrupt(f"{path} is damaged: line {number} is not a record; use another copy of it.")
             records.append(record)
         return records
 
