@@ -29,6 +29,7 @@ from detent.files import (
     Corrupt,
     cannot_write,
     file_hash,
+    flush,
     read_json,
     read_lines,
     read_tensors,
@@ -205,6 +206,7 @@ class RunDirectory:
         digest = hashlib.sha256(data).hexdigest()
         link = {**snapshot.meta, "from": began, "sha256": digest}
         link["chain"] = _chained(links[-1]["chain"] if links else self._root(), link)
+        flush(self.path / "records.jsonl")  # no checkpoint without the records that lead to it, even if the power fails
         write_whole(self.checkpoint_path(link), data)
         record.policy().save(self.path / "policy.safetensors")
         self._write_links([*links, link])
