@@ -7,24 +7,30 @@ import numpy as np
 import pytest
 
 from detent.algorithms import ALGORITHMS
-from detent.configuration import Run
+from detent.configuration import DEFAULT_ALGO, DEFAULT_HEAD, Run
 from detent.heads import HEADS
 from detent.tasks.probes import bimodal
 from detent.training import train
 
 EVERYWHERE = pytest.mark.parametrize(
-    ("head", "algo"), [(head, algo) for algo in ALGORITHMS.names() for head in HEADS.names()]
+    ("head", "algo"),
+    [
+        pytest.param(head, algo, marks=() if algo == DEFAULT_ALGO or head == DEFAULT_HEAD else pytest.mark.slow)
+        for algo in ALGORITHMS.names()
+        for head in HEADS.names()
+    ],
 )
 # Raw observations and rewards, so that values can be read off.
-PROBE = {
-    "normalize_observations": False, "normalize_rewards": False, "envs": 64, "batch_size": 256, "minibatch_size": 64,
-    "learning_rate": 3e-3, "seed": 0,
-}  # fmt: skip
+PROBE = {"normalize_observations": False, "normalize_rewards": False, "envs": 64, "batch_size": 256, "seed": 0}
+BY_ALGORITHM = {
+    "ppo": {"minibatch_size": 64, "learning_rate": 3e-3},
+    "trpo": {"minibatch_size": 64, "learning_rate": 3e-3},
+}
 
 
 def trained(task, head, algo, steps, **options):
     """The policy, and the value function of one number."""
-    run = Run(f"probe/{task}", head, algo, steps=steps, **{**PROBE, **options})
+    run = Run(f"probe/{task}", head, algo, steps=steps, **{**PROBE, **BY_ALGORITHM.get(algo, {}), **options})
     for record in train(run):
         last = record
     layers = [last.snapshot().tensors[f"algorithm/parameters/value/{i}/{n}"] for i in range(3) for n in "wb"]

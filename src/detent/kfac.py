@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 from numpy.typing import NDArray
 
 from detent.networks import Layer, tapped_mlp
@@ -135,6 +135,25 @@ def natural_gradient(inverted: Curvature, gradient: Matrix, blocks: Blocks) -> M
     """A^-1 V S^-1, the columns of V taken block by block."""
     grouped = jnp.einsum("igk,gkl->igl", (inverted.inputs @ gradient)[:, blocks], inverted.outputs)
     return grouped.reshape(gradient.shape)[:, np.argsort(blocks.ravel())]
+
+
+def share_within(kl_of: Callable[[Scalar], Scalar], whole_kl: Scalar, max_kl: float) -> tuple[Scalar, Scalar]:
+    """The first share 1, 1/2, 1/4, ... of a step (or 0, after ten) whose true KL is at most `max_kl`, and that KL.
+
+    K-FAC takes layers for independent. Where they pull together, the KL is up to their number squared times the
+    predicted one.
+    """
+
+    def too_far(carry: tuple[Scalar, Scalar]) -> Bool[Array, ""]:
+        share, kl = carry
+        return ~(kl <= max_kl) & (share > 0.0)
+
+    def halved(carry: tuple[Scalar, Scalar]) -> tuple[Scalar, Scalar]:
+        share = jnp.where(carry[0] > 0.5**10, 0.5 * carry[0], 0.0)
+        return share, kl_of(share)
+
+    found: tuple[Scalar, Scalar] = jax.lax.while_loop(too_far, halved, (jnp.ones_like(whole_kl), whole_kl))
+    return found
 
 
 def one_block(outputs: int) -> Blocks:

@@ -16,7 +16,18 @@ from detent.algorithms import Metrics, Rollout, register_algorithm
 from detent.algorithms.samples import Sample, explained_variance, samples, standardized, weights
 from detent.distributions import Action, Key
 from detent.heads import output_blocks
-from detent.kfac import KFAC, KFACState, Matrix, Scalar, Seen, as_layers, as_matrices, inputs_and_scores, one_block
+from detent.kfac import (
+    KFAC,
+    KFACState,
+    Matrix,
+    Scalar,
+    Seen,
+    as_layers,
+    as_matrices,
+    inputs_and_scores,
+    one_block,
+    share_within,
+)
 from detent.options import check_options, option
 
 SLOWEST, FASTEST = 1e-8, 1.0
@@ -40,7 +51,7 @@ class ACKTR:
     gae_lambda: float = option(0.95, "lambda of generalised advantage estimation", at_least=0, at_most=1)
     learning_rate: float = option(0.03, "the policy's first step size", above=0, at_most=FASTEST)
     target_kl: float = option(0.02, "KL(old || new) that the policy's step size is adapted to", above=0)
-    clip_kl: float = option(0.04, "largest KL(old || new) that a step may have by the Fisher estimate", above=0)
+    clip_kl: float = option(0.04, "largest KL(old || new) of a step, by the Fisher estimate and in truth", above=0)
     damping: float = option(0.01, "multiple of the identity added to the policy's Fisher matrix", above=0)
     decay: float = option(0.95, "decay of the averages behind the policy's Fisher matrix", at_least=0, at_most=0.9999)
     momentum: float = option(
@@ -94,7 +105,7 @@ class ACKTR:
         return state, metrics | {"value_loss": value_loss, "explained_variance": explained_variance(returns)}
 
     def improve_policy(self, agent: Agent, state: ACKTRState, batch: Sample, key: Key) -> tuple[ACKTRState, Metrics]:
-        """One step up the natural gradient of E[A log pi(a|s)], and a step size that suits the KL it had."""
+        """One step up the natural gradient of E[A log pi(a|s)], and the step size of the next."""
         weight, advantage = weights(batch.valid), standardized(batch)
         old = agent.policy(state.parameters, batch.observation)
 
@@ -103,21 +114,26 @@ class ACKTR:
             return weight @ (advantage * new.log_prob(batch.action))
 
         matrices = policy_matrices(state.parameters)
-        objective_before, gradient = jax.value_and_grad(objective)(matrices)
+        before, gradient = jax.value_and_grad(objective)(matrices)
         kfac = self.policy_kfac(agent, state.parameters)
         seen = policy_seen(agent, state.parameters, batch.observation, key)
         policy, steps = kfac.step(kfac.observe(state.policy, seen, weight), gradient, state.step_size)
-        parameters = with_policy_matrices(state.parameters, jax.tree.map(jnp.add, matrices, steps))
 
-        kl = weight @ old.kl(agent.policy(parameters, batch.observation))
-        factor = jnp.where(kl > 2.0 * self.target_kl, 1.0 / 1.5, jnp.where(kl < 0.5 * self.target_kl, 1.5, 1.0))
-        step_size = jnp.clip(state.step_size * factor, SLOWEST, FASTEST)
-        metrics = {
-            "policy_gradient_loss": -objective_before,
-            "kl_divergence_loss": kl,
-            "learning_rate": state.step_size,
-        }
-        return ACKTRState(parameters, policy, state.value, step_size), metrics
+        def shortened(share: Scalar) -> Parameters:
+            moved = jax.tree.map(lambda matrix, step: matrix + share * step, matrices, steps)
+            return with_policy_matrices(state.parameters, moved)
+
+        def kl_of(share: Scalar) -> Scalar:
+            return weight @ old.kl(agent.policy(shortened(share), batch.observation))
+
+        whole_kl = kl_of(jnp.float32(1.0))
+        share, kl = share_within(kl_of, whole_kl, self.clip_kl)
+        policy = policy._replace(momentum=[share * step for step in steps])
+        # The rule of continuous ACKTR: a step size whose steps have about the KL that is wanted.
+        shorter, longer = whole_kl > 2.0 * self.target_kl, whole_kl < 0.5 * self.target_kl
+        step_size = state.step_size * jnp.where(shorter, 1.0 / 1.5, jnp.where(longer, 1.5, 1.0))
+        metrics = {"policy_gradient_loss": -before, "kl_divergence_loss": kl, "learning_rate": state.step_size}
+        return ACKTRState(shortened(share), policy, state.value, jnp.clip(step_size, SLOWEST, FASTEST)), metrics
 
     def fit_value(self, agent: Agent, state: ACKTRState, batch: Sample, key: Key) -> tuple[ACKTRState, Scalar]:
         """Gauss-Newton steps on the squared error: the natural gradient of a model target ~ N(V(s), 1)."""
