@@ -34,8 +34,7 @@ Fit = tuple[Vector, optax.OptState]
 
 class TRPOState(NamedTuple):
     parameters: Parameters
-    optimizer: optax.OptState
-    """Of the value function."""
+    value_optimizer: optax.OptState
 
 
 class Search(NamedTuple):
@@ -187,7 +186,7 @@ class TRPO:
             return jax.lax.scan(gradient_step, carry, minibatches(key, batch, self.minibatch_size))
 
         value, as_layers = ravel_pytree(state.parameters["value"])
-        (value, optimizer), losses = jax.lax.scan(epoch, (value, state.optimizer), jax.random.split(key, self.epochs))
+        (value, optimizer), losses = jax.lax.scan(epoch, (value, state.value_optimizer), jax.random.split(key, self.epochs))
         return TRPOState(state.parameters | {"value": as_layers(value)}, optimizer), losses[-1].mean()
 
 
