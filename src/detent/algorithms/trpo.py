@@ -28,8 +28,7 @@ from detent.options import check_options, option
 from detent.solvers import Vector, conjugate_gradient
 
 Scalar = Float[Array, ""]
-Fit = tuple[Vector, optax.OptState]
-"""The value function's parameters, and Adam's memory of them."""
+Fit = tuple[Vector, optax.OptState]  # the value function's parameters, and Adam's memory of them
 
 
 class TRPOState(NamedTuple):
@@ -186,7 +185,8 @@ class TRPO:
             return jax.lax.scan(gradient_step, carry, minibatches(key, batch, self.minibatch_size))
 
         value, as_layers = ravel_pytree(state.parameters["value"])
-        (value, optimizer), losses = jax.lax.scan(epoch, (value, state.value_optimizer), jax.random.split(key, self.epochs))
+        keys = jax.random.split(key, self.epochs)
+        (value, optimizer), losses = jax.lax.scan(epoch, (value, state.value_optimizer), keys)
         return TRPOState(state.parameters | {"value": as_layers(value)}, optimizer), losses[-1].mean()
 
 
