@@ -1,0 +1,83 @@
+"""Where the time of an iteration goes: milliseconds of collecting and of updating, and of an update's parts.
+
+    python benchmarks/where.py [--tasks HalfCheetah-v5,Humanoid-v5] [--repeats 10]
+
+One iteration: 2,048 steps of 64 environments, then 10 epochs of minibatches of 64 (ordinal head, K = 11, 64-64
+networks). The parts of an update are differences: against one that does not estimate the advantages afresh before every
+epoch, and against the Gaussian head. Medians; run it on a quiet machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+from collections.abc import Callable
+from statistics import median
+from typing import Any
+
+os.environ.setdefault("NPROC", "1")  # as `detent train` does
+
+import jax
+import numpy as np
+
+from detent.agent import Agent
+from detent.configuration import Run
+from detent.rollout import COMPILER_OPTIONS, Edge, begin, make_collect
+from detent.training import make_environment
+
+
+def milliseconds(what: Callable[[], Any], repeats: int) -> float:
+    """The median, after two calls that compile and warm up."""
+    times = []
+    for _ in range(repeats + 2):
+        began = time.perf_counter()
+        jax.block_until_ready(what())  # type: ignore[no-untyped-call]
+        times.append(time.perf_counter() - began)
+    return 1000.0 * median(times[2:])
+
+
+def iteration(task: str, repeats: int, head: str = "ordinal", **options: Any) -> tuple[float, float]:
+    """Milliseconds of collecting and of updating."""
+    run = Run(task, head, target_kl=0.0, **options)
+    env = make_environment(run, 0, run.settings.envs)
+    agent = Agent(run.head, env.space, env.observation_size)
+    edge = Edge("scale", True, True, 10.0, run.algorithm.gamma)
+    collect = make_collect(agent, edge, env, run.algorithm.batch_size // run.settings.envs)
+    key = jax.random.key(0)
+    state = run.algorithm.init(agent, key)
+    env_state, observation = env.reset()
+    last = [begin(observation), env_state]
+
+    def collected() -> Any:
+        last[0], last[1], rollout, _ = collect(state.parameters, last[0], last[1], key)
+        return rollout
+
+    collecting = milliseconds(collected, repeats)
+    rollout = collected()
+
+    def update(state: Any, rollout: Any) -> Any:
+        return run.algorithm.update(agent, state, rollout, np.float32(0), key)
+
+    compiled = jax.jit(update, compiler_options=COMPILER_OPTIONS)
+    updating = milliseconds(lambda: compiled(state, rollout), repeats)
+    env.close()
+    return collecting, updating
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tasks", default="HalfCheetah-v5,Humanoid-v5")
+    parser.add_argument("--repeats", type=int, default=10)
+    options = parser.parse_args()
+    print("| task | collect | update | of it, advantages afresh | of it, ordinal over Gaussian |\n|---|---|---|---|---|")
+    for task in options.tasks.split(","):
+        collecting, updating = iteration(task, options.repeats)
+        _, once = iteration(task, options.repeats, recompute_advantages=False)
+        _, gaussian = iteration(task, options.repeats, head="gaussian")
+        parts = (collecting, updating, updating - once, updating - gaussian)
+        print(f"| {task} | " + " | ".join(f"{value:.0f} ms" for value in parts) + " |")
+
+
+if __name__ == "__main__":
+    main()
