@@ -65,6 +65,13 @@ GRIDS: dict[str, list[Options]] = {
                   head=["gaussian", "discrete", "ordinal"]),
     "modern-walker": grid(task="Walker2d-v5", preset="modern", steps=1_000_000, seed=[0, 1, 2],
                           head=["gaussian", "ordinal", "discrete"]),
+    # The other algorithms.
+    "trpo": grid(task=[CHEETAH, "Hopper-v5", "Walker2d-v5"], algo="trpo", preset=["modern", "paper"], steps=1_000_000,
+                 seed=[0, 1, 2], head=["gaussian", "discrete", "ordinal"]),
+    "trpo-humanoid": grid(task=HUMANOID, algo="trpo", preset="modern", steps=1_000_000, seed=[0, 1, 2],
+                          head=["gaussian", "discrete"]),
+    "acktr": grid(task=[CHEETAH, "Reacher-v5"], algo="acktr", preset="modern", steps=1_000_000, seed=[0, 1, 2],
+                  head=["gaussian", "gaussian_tanh", "beta", "discrete", "ordinal", "ordinal_released"]),
     # The three runs of `make demo`, with other seeds too.
     "demo": grid(task="HalfCheetah-v5", head=["gaussian", "discrete", "ordinal"], preset="paper", envs=16,
                  steps=600_000, seed=[1, 2, 3]),
@@ -123,10 +130,13 @@ def table() -> None:
     groups: dict[tuple[str, ...], list[float]] = defaultdict(list)
     for line in finished().values():
         options = dict(line["options"])
-        key = tuple(str(options.pop(k, "")) for k in ("task", "head", "steps", "preset"))
+        options.setdefault("algo", "ppo")
+        key = tuple(str(options.pop(k, "")) for k in ("task", "algo", "head", "steps", "preset"))
         options.pop("seed")
         groups[(*key, name(options))].append(line["return"] if line["status"] == "finished" else float("nan"))
-    print("| task | head | steps | preset | options | seeds | mean | sd |\n|---|---|---|---|---|---|---|---|")
+    print(
+        "| task | algo | head | steps | preset | options | seeds | mean | sd |\n|---|---|---|---|---|---|---|---|---|"
+    )
     for key, values in sorted(groups.items()):
         spread = f"{statistics.stdev(values):.0f}" if len(values) > 1 else ""
         print("| " + " | ".join([*key, str(len(values)), f"{statistics.mean(values):.0f}", spread]) + " |")
