@@ -1,7 +1,9 @@
 """One measurement of Detent or of bare environments, in a process of its own; prints one line of JSON.
 
-    train     PPO training as `detent train` does it, nothing written: collecting 2,048 steps and updating from them
-              (10 epochs of minibatches of 64), 64-64 networks, observations and rewards normalised.
+    train     training as `detent train` does it, nothing written: collecting 2,048 steps and updating from them, 64-64
+              networks, observations and rewards normalised. PPO: 10 epochs of minibatches of 64. TRPO: 15 iterations
+              of conjugate gradient on all samples, 10 epochs of minibatches of 128 for the value function. ACKTR: as
+              its preset `modern` does.
     physics   an EnvPool of the same size stepped with uniformly random actions inside one `lax.scan`.
     collect   Detent's collecting of rollouts, without updates, whatever the task's backend.
     loop      Gymnasium environments stepped one after the other in a plain Python loop with random actions.
@@ -22,6 +24,13 @@ from typing import Any
 from stopwatch import measure
 
 BATCH, MINIBATCH, EPOCHS = 2048, 64, 10
+SAME_AS_PEERS: dict[str, dict[str, Any]] = {
+    # All ten epochs, as the peers do them.
+    "ppo": {"minibatch_size": MINIBATCH, "epochs": EPOCHS, "target_kl": 0.0},
+    # The defaults of sb3-contrib.
+    "trpo": {"minibatch_size": 128, "epochs": 10, "cg_iterations": 15, "damping": 0.1, "max_kl": 0.01},
+    "acktr": {},
+}
 ENDLESS = 10**12
 """Steps of a training that is stopped by the clock."""
 
@@ -32,21 +41,19 @@ def options_of_run(options: argparse.Namespace) -> dict[str, Any]:
         "task": options.task,
         "head": options.head,
         "bins": options.bins,
-        "algo": "ppo",
+        "algo": options.algo,
         "preset": "modern",
         "steps": ENDLESS,
         "seed": 0,
         "envs": options.envs,
         "workers": options.workers,
         "batch_size": BATCH,
-        "minibatch_size": MINIBATCH,
-        "epochs": EPOCHS,
-        "target_kl": 0.0,  # all ten epochs, as the peers do them
+        **SAME_AS_PEERS[options.algo],
     }
 
 
 def train(options: argparse.Namespace, facts: dict[str, Any]) -> Generator[int, None, None]:
-    """PPO training; notes the number of parameters."""
+    """Training; notes the number of parameters."""
     import detent
 
     for record in detent.train(detent.Run(**options_of_run(options))):
@@ -163,6 +170,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=CONTESTANTS)
     parser.add_argument("task")
+    parser.add_argument("--algo", default="ppo", choices=SAME_AS_PEERS)
     parser.add_argument("--head", default="ordinal")
     parser.add_argument("--bins", type=int, help="for heads that have bins")
     parser.add_argument("--envs", type=int, default=64)

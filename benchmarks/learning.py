@@ -67,6 +67,13 @@ GRIDS: dict[str, list[Options]] = {
                   head=["gaussian", "discrete", "ordinal"]),
     "modern-walker": grid(task="Walker2d-v5", preset="modern", steps=1_000_000, seed=[0, 1, 2],
                           head=["gaussian", "ordinal", "discrete"]),
+    # The other algorithms.
+    "trpo": grid(task=[CHEETAH, "Hopper-v5", "Walker2d-v5"], algo="trpo", preset=["modern", "paper"], steps=1_000_000,
+                 seed=[0, 1, 2], head=["gaussian", "discrete", "ordinal"]),
+    "trpo-humanoid": grid(task=HUMANOID, algo="trpo", preset="modern", steps=1_000_000, seed=[0, 1, 2],
+                          head=["gaussian", "discrete"]),
+    "acktr": grid(task=[CHEETAH, "Reacher-v5"], algo="acktr", preset="modern", steps=1_000_000, seed=[0, 1, 2],
+                  head=["gaussian", "gaussian_tanh", "beta", "discrete", "ordinal", "ordinal_released"]),
     # The three runs of `make demo`, with other seeds too.
     "demo": grid(task="HalfCheetah-v5", head=["gaussian", "discrete", "ordinal"], preset="paper", envs=16,
                  steps=600_000, seed=[1, 2, 3]),
@@ -128,10 +135,15 @@ def table(names: list[str]) -> None:
     groups: dict[tuple[str, ...], dict[int, float]] = defaultdict(dict)
     for line in (done[key] for key in wanted if key in done):
         options = dict(line["options"])
-        key = tuple(str(options.pop(k, "")) for k in ("preset", "task", "steps", "head"))
+        options.setdefault("algo", "ppo")
+        key = tuple(str(options.pop(k, "")) for k in ("algo", "preset", "task", "steps", "head"))
         seed = options.pop("seed")
         groups[(*key, name(options))][seed] = line["return"] if line["status"] == "finished" else float("nan")
-    print("| preset | task | steps | head | options | seeds | returns | mean | 95% interval |\n" + "|---" * 9 + "|")
+    print(
+        "| algo | preset | task | steps | head | options | seeds | returns | mean | 95% interval |\n"
+        + "|---" * 10
+        + "|"
+    )
     for key, by_seed in sorted(groups.items()):
         values = [by_seed[seed] for seed in sorted(by_seed)]
         mean = statistics.mean(values)

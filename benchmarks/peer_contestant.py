@@ -1,7 +1,8 @@
 """One peer, measured: run by `peers.py` with the Python of the peers' own environment; prints one line of JSON.
 
-Timed is PPO training as the library does it in one call of `learn`: collecting a rollout of 2,048 steps and
-updating from it (10 epochs of minibatches of 64), with `VecNormalize` on observations and rewards, no evaluation.
+Timed is training as the library does it in one call of `learn`: collecting a rollout of 2,048 steps and updating from
+it (PPO: 10 epochs of minibatches of 64; TRPO: 15 iterations of conjugate gradient on all samples, 10 epochs of
+minibatches of 128 for the value function), with `VecNormalize` on observations and rewards, no evaluation.
 The first two rollouts and updates, and whatever is imported or compiled for them, are not timed; the clock runs
 from the start of one rollout to the start of a later one, at least three whole iterations.
 """
@@ -46,23 +47,33 @@ class Stopwatch(BaseCallback):
         return not self.over
 
 
-def train(library: str, task: str, seconds: float, envs: int, workers: bool) -> dict[str, Any]:
-    """Train for about `seconds` after the warm-up."""
+def algorithm_of(library: str) -> tuple[Any, dict[str, Any]]:
+    """The library's algorithm, and how much it computes per batch."""
+    if library == "sb3-contrib":
+        from sb3_contrib import TRPO
+
+        trust_region = {"cg_max_steps": 15, "cg_damping": 0.1, "target_kl": 0.01, "sub_sampling_factor": 1}
+        return TRPO, {"batch_size": 128, "n_critic_updates": 10, **trust_region}
     if library == "sbx":
         from sbx import PPO
     else:
         from stable_baselines3 import PPO
+    return PPO, {"batch_size": MINIBATCH, "n_epochs": EPOCHS}
+
+
+def train(library: str, task: str, seconds: float, envs: int, workers: bool) -> dict[str, Any]:
+    """Train for about `seconds` after the warm-up."""
+    algorithm, options = algorithm_of(library)
     env = make_vec_env(task, n_envs=envs, seed=0, vec_env_cls=SubprocVecEnv if workers else DummyVecEnv)
     env = VecNormalize(env)
-    model = PPO(
+    model = algorithm(
         "MlpPolicy",
         env,
         n_steps=BATCH // envs,
-        batch_size=MINIBATCH,
-        n_epochs=EPOCHS,
         policy_kwargs={"net_arch": {"pi": HIDDEN, "vf": HIDDEN}},  # tanh is the default of both libraries
         seed=0,
         device="cpu",
+        **options,
     )
     stopwatch = Stopwatch(seconds)
     model.learn(10**9, callback=stopwatch)
@@ -78,7 +89,7 @@ def train(library: str, task: str, seconds: float, envs: int, workers: bool) -> 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("library", choices=["sb3", "sbx"])
+    parser.add_argument("library", choices=["sb3", "sbx", "sb3-contrib"])
     parser.add_argument("task")
     parser.add_argument("--seconds", type=float, required=True)
     parser.add_argument("--envs", type=int, required=True)

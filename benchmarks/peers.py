@@ -21,7 +21,8 @@ VENV = HERE.parent / ".peers-venv"
 PYTHON = VENV / "bin" / "python"
 REPORTED = ("stable-baselines3", "sb3-contrib", "sbx-rl", "torch", "jax", "gymnasium", "mujoco", "numpy")
 
-Library = Literal["sb3", "sbx"]
+Library = Literal["sb3", "sbx", "sb3-contrib"]
+"""The first two train with PPO, the last with TRPO."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,7 @@ def versions() -> dict[str, str]:
 
 
 def run(library: Library, task: str, seconds: float, setting: Setting) -> dict[str, Any]:
-    """Train with PPO in a fresh process; see `peer_contestant.py` for what exactly is timed."""
+    """Train in a fresh process; see `peer_contestant.py` for what exactly is timed."""
     ensure()
     command = [str(PYTHON), str(HERE / "peer_contestant.py"), library, task, "--seconds", str(seconds)]
     command += ["--envs", str(setting.envs), "--threads", str(setting.threads), *["--workers"] * setting.workers]
@@ -92,7 +93,7 @@ def run(library: Library, task: str, seconds: float, setting: Setting) -> dict[s
 
 
 def measure(library: Library, task: str, seconds: float, envs: int, threads: int, workers: bool = False) -> float:
-    """Steps per second of PPO training, import and compilation excluded."""
+    """Steps per second of training, import and compilation excluded."""
     return float(run(library, task, seconds, Setting(envs, workers, threads))["steps_per_second"])
 
 

@@ -5,6 +5,8 @@
     training    PPO training with the ordinal head, K=11, against Stable-Baselines3 and SBX (their Gaussian)
     share       the same as a share of the rate at which the same pool is stepped with random actions on all cores:
                 one run on all cores, and one single-threaded run per core, bound to it, their rates added
+    algorithms  TRPO training with the Gaussian against sb3-contrib's, and ACKTR's with the ordinal head as a share of
+                physics and against our PPO
     heads       time per step of training with discrete and ordinal, K=11 and K=100, against the Gaussian, Reacher-v5
     gymnasium   collecting through Gymnasium, 8 environments in 2 workers, against the same environments in a plain loop
     startup     `detent --help`, and `detent train` until its first record, not counting the first start
@@ -44,7 +46,7 @@ PACKAGES = ("detent", "jax", "jaxlib", "optax", "envpool", "gymnasium", "mujoco"
 
 DETENT_ENVS = (16, 32, 64, 128)
 DEFAULT_ENVS = 64
-PEER_NAMES: dict[peers.Library, str] = {"sb3": "SB3", "sbx": "SBX"}
+PEER_NAMES: dict[peers.Library, str] = {"sb3": "SB3", "sbx": "SBX", "sb3-contrib": "sb3-contrib TRPO"}
 TRAINING_GOALS: dict[str, dict[peers.Library, float]] = {
     "HalfCheetah-v5": {"sb3": 7.0, "sbx": 5.0},
     "Humanoid-v5": {"sb3": 3.5, "sbx": 2.8},
@@ -53,6 +55,7 @@ SHARE_GOALS: dict[str, tuple[float | None, float | None]] = {
     "HalfCheetah-v5": (None, None),
     "Humanoid-v5": (0.67, 0.82),
 }
+TRPO_GOALS = {"HalfCheetah-v5": 6.0, "Humanoid-v5": 3.0}
 HEAD_GOALS = {11: 1.05, 100: 1.25}
 MEMORY_STEPS = 100_000
 
@@ -242,6 +245,39 @@ def share(plan: Plan) -> Section:
     return section
 
 
+def algorithms(plan: Plan) -> Section:
+    """TRPO beside its peer; ACKTR, which has none, beside the physics and beside PPO."""
+    peers.ensure()
+    section = Section()
+    for task, goal in TRPO_GOALS.items():
+        envs = detent_envs(task, plan.trial_seconds)
+        trials = peer_trials("sb3-contrib", task, plan.trial_seconds)
+        best = max(trials, key=lambda setting, trials=trials: trials[setting])  # type: ignore[misc]
+        trpo = contestant("train", task, plan.seconds, "--algo", "trpo", "--head", "gaussian", "--envs", envs)
+        contestants: Contestants = {
+            "physics": functools.partial(launch.run, contestant("physics", task, plan.seconds, "--envs", envs)),
+            "PPO": functools.partial(_train, task, plan.seconds, envs),
+            "ACKTR": functools.partial(launch.run, ordinal(task, plan.seconds, envs, "--algo", "acktr")),
+            "TRPO": functools.partial(launch.run, trpo),
+            PEER_NAMES["sb3-contrib"]: functools.partial(peers.run, "sb3-contrib", task, plan.seconds, best),
+        }
+        results = in_turn(contestants, plan.rounds)
+        section.rows += [Row(f"{task}, {name}", rate(rows), "steps/s") for name, rows in results.items()]
+        section.rows += [
+            Row(
+                f"{task}, TRPO against sb3-contrib",
+                ratio(results["TRPO"], results[PEER_NAMES["sb3-contrib"]]),
+                "x",
+                goal,
+            ),
+            Row(f"{task}, ACKTR, share of physics", ratio(results["ACKTR"], results["physics"]), ""),
+            Row(f"{task}, ACKTR against PPO", ratio(results["ACKTR"], results["PPO"]), "x", 1.0),
+        ]
+        tried = {str(setting): speed for setting, speed in trials.items()}
+        section.details[task] = {"envs": envs, "peer": str(best), "tried": tried, "rounds": rates(results)}
+    return section
+
+
 def heads(plan: Plan) -> Section:
     """Time per step of training, against the Gaussian's; Reacher-v5, where physics costs least.
 
@@ -356,6 +392,7 @@ def memory(plan: Plan) -> Section:
 PARTS: dict[str, Callable[[Plan], Section]] = {
     "training": training,
     "share": share,
+    "algorithms": algorithms,
     "heads": heads,
     "gymnasium": gymnasium,
     "startup": startup,
@@ -421,7 +458,7 @@ def main() -> int:
         tables.append(table(f"{name} ", section))
         rows = [asdict(row) | {"reached": row.reached} for row in section.rows]
         parts[name] = {"rows": rows, **section.details, "plan": asdict(plan), "load_before": load}
-        if name == "training":
+        if name in ("training", "algorithms"):
             parts[name]["peers"] = peers.versions()
         RESULTS.write_text(json.dumps({"machine": here, "parts": parts}, indent=2) + "\n")
     print(f"{here['cores']} cores, {here['cpu']}; medians of {plan.rounds} rounds of {plan.seconds:g} s\n")

@@ -70,7 +70,9 @@ def main() -> None:
     parser.add_argument("--tasks", default="HalfCheetah-v5,Humanoid-v5")
     parser.add_argument("--repeats", type=int, default=10)
     options = parser.parse_args()
-    print("| task | collect | update | of it, advantages afresh | of it, ordinal over Gaussian |\n|---|---|---|---|---|")
+    print(
+        "| task | collect | update | of it, advantages afresh | of it, ordinal over Gaussian |\n|---|---|---|---|---|"
+    )
     for task in options.tasks.split(","):
         collecting, updating = iteration(task, options.repeats)
         _, once = iteration(task, options.repeats, recompute_advantages=False)

@@ -20,11 +20,6 @@ def agent():
 
 
 @pytest.fixture(scope="module")
-def linear_agent():
-    return make_agent(Gaussian(), hidden_sizes=())
-
-
-@pytest.fixture(scope="module")
 def rollout(agent):
     return random_rollout(agent, agent.init(jax.random.key(2)))
 

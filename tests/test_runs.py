@@ -237,6 +237,18 @@ BAD = {
     "unknown flag": (["train", "Hopper-v5", "--learnig-rate", "1"], "Did you mean learning_rate"),
     "one bin": (["train", "Hopper-v5", "--bins", "1"], "--bins must be at least 2"),
     "bins for a Gaussian": (["train", "Hopper-v5", "--head", "gaussian", "--bins", "5"], "has no --bins"),
+    "epochs for ACKTR": (
+        ["train", "Hopper-v5", "--algo", "acktr", "--epochs", "5"],
+        "algorithm 'acktr' has no --epochs; it is an option of ppo, trpo",
+    ),
+    "minibatches of TRPO that do not divide": (
+        ["train", "Hopper-v5", "--algo", "trpo", "--minibatch-size", "60"],
+        "1020 would be",
+    ),
+    "a trust region of 0": (
+        ["train", "Hopper-v5", "--algo", "trpo", "--max-kl", "0"],
+        "--max-kl must be greater than 0",
+    ),
     "no steps": (["train", "Hopper-v5", "--steps", "0"], "--steps must be at least 1"),
     "negative steps": (["train", "Hopper-v5", "--steps", "-5"], "--steps must be at least 1"),
     "steps that are no number": (["train", "Hopper-v5", "--steps", "many"], "--steps must be a whole number"),

@@ -13,6 +13,7 @@ import jax
 import numpy as np
 import pytest
 
+from detent.algorithms import ALGORITHMS
 from detent.configuration import FREE_OPTIONS, Run, Settings, option_parts
 from detent.environments import Replay
 from detent.episodes import History
@@ -25,6 +26,12 @@ from detent.training import CLOCK_KEYS, make_environment, train
 QUICK = {"batch_size": 128, "minibatch_size": 32, "epochs": 2, "envs": 8}
 
 
+def quick(algo):
+    """`QUICK`, as far as the algorithm has these options."""
+    known = {field.name for part in option_parts("ordinal", algo) for field in options_of(part)}
+    return {"algo": algo} | {name: value for name, value in QUICK.items() if name in known}
+
+
 def told(records):
     """Records without their clock."""
     return [{k: v for k, v in r.items() if k not in CLOCK_KEYS} for r in records]
@@ -34,9 +41,16 @@ def finite_or_none(record):
     return all(v is None or np.isfinite(v) for v in record.values())
 
 
-@pytest.mark.parametrize("head", HEADS.names())
-def test_every_head_trains_on_mujoco(head):
-    records = list(train(Run("Hopper-v5", head, steps=384, **QUICK)))
+@pytest.mark.parametrize(
+    ("head", "algo"),
+    [
+        pytest.param(head, algo, marks=() if algo == "ppo" or head == "ordinal" else pytest.mark.slow)
+        for algo in ALGORITHMS.names()
+        for head in HEADS.names()
+    ],
+)
+def test_every_head_trains_on_mujoco(head, algo):
+    records = list(train(Run("Hopper-v5", head, steps=384, **quick(algo))))
     assert len(records) >= 3
     assert all(map(finite_or_none, records))
     assert records[-1]["time/total_timesteps"] >= 384
@@ -54,10 +68,10 @@ def test_another_seed_other_records():
 
 SCRIPT = """
 import json, os, sys
-os.sched_setaffinity(0, map(int, sys.argv[2:]))
+os.sched_setaffinity(0, map(int, sys.argv[3:]))
 from detent.configuration import Run
 from detent.training import CLOCK_KEYS, train
-run = Run("Walker2d-v5", "ordinal", steps=1024, envs=16, batch_size=256, threads=int(sys.argv[1]))
+run = Run("Walker2d-v5", "ordinal", sys.argv[1], steps=1024, envs=16, batch_size=256, threads=int(sys.argv[2]))
 for record in train(run):
     print(json.dumps({k: v for k, v in record.items() if k not in CLOCK_KEYS}))
 import hashlib
@@ -65,13 +79,14 @@ print(hashlib.sha256(b"".join(v.tobytes() for _, v in sorted(record.snapshot().t
 """
 
 
-def test_same_bits_on_one_core_and_on_all():
+@pytest.mark.parametrize("algo", ["ppo", "acktr", pytest.param("trpo", marks=pytest.mark.slow)])
+def test_same_bits_on_one_core_and_on_all(algo):
     """Neither the threads of the pool nor the cores XLA sees change a bit of records or state."""
     cores = sorted(os.sched_getaffinity(0))
     assert len(cores) > 1, "this test needs two cores"
 
     def run(threads, affinity):
-        arguments = [sys.executable, "-c", SCRIPT, str(threads), *map(str, affinity)]
+        arguments = [sys.executable, "-c", SCRIPT, algo, str(threads), *map(str, affinity)]
         return subprocess.run(arguments, capture_output=True, text=True, check=True).stdout
 
     one, all_ = run(1, cores[:1]), run(len(cores), cores)
@@ -80,13 +95,14 @@ def test_same_bits_on_one_core_and_on_all():
 
 
 @pytest.mark.parametrize(
-    ("task", "head"),
-    [("Hopper-v5", "ordinal"), ("HalfCheetah-v5", "gaussian"), ("BipedalWalker-v3", "beta"),
-     ("probe/follow", "discrete"), ("gymnasium/Pendulum-v1", "gaussian_tanh")],
+    ("task", "head", "algo"),
+    [("Hopper-v5", "ordinal", "ppo"), ("HalfCheetah-v5", "gaussian", "ppo"), ("BipedalWalker-v3", "beta", "ppo"),
+     ("probe/follow", "discrete", "ppo"), ("gymnasium/Pendulum-v1", "gaussian_tanh", "ppo"),
+     ("Hopper-v5", "ordinal", "trpo"), ("Hopper-v5", "gaussian", "acktr"), ("probe/follow", "beta", "acktr")],
 )  # fmt: skip
-def test_resuming_from_a_snapshot_gives_the_same_bits(task, head):
+def test_resuming_from_a_snapshot_gives_the_same_bits(task, head, algo):
     """Hopper's episodes are short, HalfCheetah's long, Pendulum goes through Gymnasium."""
-    run = Run(task, head, steps=1280, **QUICK)
+    run = Run(task, head, steps=1280, **quick(algo))
     snapshot = None
     whole = []
     for record in train(run):
@@ -235,8 +251,8 @@ def test_divergence_is_a_result():
 
 
 def test_option_names_are_disjoint():
-    for head in HEADS.names():
-        names = [f.name for part in option_parts(head, "ppo") for f in options_of(part)]
+    for head, algo in itertools.product(HEADS.names(), ALGORITHMS.names()):
+        names = [f.name for part in option_parts(head, algo) for f in options_of(part)]
         assert len(names) == len(set(names))
 
 

@@ -170,10 +170,11 @@ def checked_preset(preset: str, algo: str, head: str) -> dict[str, Any]:
 
 
 def unknown_option(name: str, head: str, algo: str) -> str:
-    """Why `name` is no option of this run: it belongs to another head, or to nothing."""
-    owners = [h for h in HEADS.names() if name in {f.name for f in options_of(HEADS.get(h))}]
-    if owners:
-        return f"The head {head!r} has no {flag(name)}; it is an option of {', '.join(owners)}."
+    """Why `name` is no option of this run: it belongs to another head or algorithm, or to nothing."""
+    for kind, chosen, registry in (("head", head, HEADS), ("algorithm", algo, ALGORITHMS)):
+        owners = [n for n in registry.names() if name in {f.name for f in options_of(registry.get(n))}]
+        if owners:
+            return f"The {kind} {chosen!r} has no {flag(name)}; it is an option of {', '.join(owners)}."
     known = [f.name for part in option_parts(head, algo) for f in options_of(part)]
     return f"There is no option {flag(name)}.{nearest(name, known)}"
 
