@@ -30,6 +30,7 @@ from detent.errors import DetentError
 from detent.rollout import Edge, begin, make_collect
 from detent.runs import Execution, execute
 from detent.training import CLOCK_KEYS, train
+from test_training import quick
 
 QUICK = {"batch_size": 128, "minibatch_size": 32, "epochs": 2, "envs": 8}
 TINY = {"batch_size": 8, "minibatch_size": 8, "epochs": 1, "envs": 1, "hidden_sizes": (2,), "bins": 2}
@@ -73,11 +74,11 @@ def kill_and_resume(out, task, flags, times, rng):
         assert process.returncode == -9, "it must not have finished before"
 
 
-def check_killing(tmp_path, task, head, times, *, steps, seed, **options):
+def check_killing(tmp_path, task, head, times, *, steps, seed, algo="ppo", **options):
     """With a checkpoint after every iteration, a good part of the time is spent writing one."""
-    run = Run(task, head, steps=steps, **{**QUICK, **options})
+    run = Run(task, head, steps=steps, **quick(algo), **options)
     carry_out(tmp_path / "whole", run)
-    wanted = {"head": head, "steps": steps, **QUICK, **options, "checkpoint_minutes": 1e-6}
+    wanted = {"head": head, "steps": steps, **quick(algo), **options, "checkpoint_minutes": 1e-6}
     flags = [text for name, value in wanted.items() for text in (f"--{name.replace('_', '-')}", str(value))]
     out = tmp_path / "killed"
     kill_and_resume(out, task, flags, times, np.random.default_rng(seed))
@@ -99,8 +100,7 @@ def test_killed_at_random_moments(tmp_path):
 def test_killed_at_more_random_moments(tmp_path, task, head, options, algo):
     """Short episodes, long ones, Box2D, Gymnasium in process and in workers."""
     times = 5 if algo == "ppo" else 2
-    options = options if algo == "ppo" else {**options, "algo": algo}
-    check_killing(tmp_path, task, head, times, steps=30_000, seed=len(task), **options)
+    check_killing(tmp_path, task, head, times, steps=30_000, seed=len(task), algo=algo, **options)
 
 
 class Killed(BaseException):
