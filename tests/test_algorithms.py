@@ -99,7 +99,11 @@ def other_values(value):
     return [10.0 * value, 0.1 * value] if value else [0.01]
 
 
-BASES = {"ppo": {"learning_rate": 0.01}, "trpo": {"cg_iterations": 3}, "acktr": {"learning_rate": 1.0}}
+BASES = {
+    "ppo": {"learning_rate": 0.01},
+    "trpo": {"cg_iterations": 3},
+    "acktr": {"learning_rate": 1.0, "value_clip_kl": 0.01},
+}
 """Options under which all the others count: an option may hide another."""
 TESTED_ELSEWHERE = {
     # By the number of gradient steps, and by the epochs that are left.

@@ -23,6 +23,7 @@ from detent.kfac import (
     inputs_and_scores,
     natural_gradient,
     one_block,
+    share_within,
 )
 from updates import make_agent
 
@@ -188,25 +189,33 @@ def test_curvature_is_a_plain_mean_at_first_and_a_running_one_later():
     np.testing.assert_array_equal(untouched.curvature[0].inputs, state.curvature[0].inputs)
 
 
+IDENTITY = [Curvature(jnp.eye(1), jnp.eye(2)[None])]
+NOTHING, GRADIENT = [jnp.zeros((1, 2))], [jnp.array([[3.0, 4.0]])]
+
+
 def test_a_step_is_as_long_as_the_learning_rate_says_and_the_trust_region_allows():
-    """With the inverse of the identity, F = I: u = g, and half the squared length of a step is its KL."""
-    state = small_kfac().init([jnp.zeros((1, 2))])
-    gradient = [jnp.array([[3.0, 4.0]])]
-    _, (short,) = small_kfac().step(state, gradient, 0.001)
-    np.testing.assert_allclose(short, 0.001 * gradient[0])
-    _, (long,) = small_kfac().step(state, gradient, 1.0)
+    """F = I: u = g, and half the squared length of a step is its KL."""
+    (short,) = small_kfac().step(NOTHING, IDENTITY, GRADIENT, 0.001)
+    np.testing.assert_allclose(short, 0.001 * GRADIENT[0])
+    (long,) = small_kfac().step(NOTHING, IDENTITY, GRADIENT, 1.0)
     assert 0.5 * jnp.sum(long**2) == pytest.approx(0.02)
-    _, (none,) = small_kfac().step(state, [jnp.zeros((1, 2))], 1.0)
+    (none,) = small_kfac().step(NOTHING, IDENTITY, NOTHING, 1.0)
     np.testing.assert_array_equal(none, 0.0)
 
 
 def test_momentum_is_a_running_mean_of_steps():
-    kfac = small_kfac(momentum=0.9)
-    state = kfac.init([jnp.zeros((1, 2))])
-    gradient = [jnp.array([[3.0, 4.0]])]
+    steps = NOTHING
     for number in range(1, 50):
-        state, (step,) = kfac.step(state, gradient, 0.001)
-        np.testing.assert_allclose(step, 0.001 * (1 - 0.9**number) * gradient[0])
+        steps = small_kfac(momentum=0.9).step(steps, IDENTITY, GRADIENT, 0.001)
+        np.testing.assert_allclose(steps[0], 0.001 * (1 - 0.9**number) * GRADIENT[0], rtol=1e-5)
+
+
+@pytest.mark.parametrize(("kl", "share"), [(0.02, 1.0), (0.05, 0.5), (1.0, 0.125), (1e9, 0.0), (jnp.nan, 0.0)])
+def test_a_step_is_halved_until_its_true_kl_is_within_the_trust_region(kl, share):
+    whole = jnp.asarray(kl)
+    found, kept = jax.jit(lambda: share_within(lambda s: jnp.where(s > 0, whole * s**2, 0.0), whole, 0.02))()
+    assert found == share
+    assert kept == pytest.approx(share**2 * kl if share else 0.0)
 
 
 def test_layers_as_matrices_and_back():

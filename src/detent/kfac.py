@@ -44,7 +44,6 @@ class Seen(NamedTuple):
 class KFACState(NamedTuple):
     curvature: list[Curvature]
     """Running averages."""
-    inverse: list[Curvature]
     momentum: list[Matrix]
     batches: Float[Array, ""]
     """How many the averages are made of."""
@@ -62,47 +61,45 @@ class KFAC:
     momentum: float
 
     def init(self, layers: Sequence[Matrix]) -> KFACState:
-        def like(layer: Matrix, blocks: Blocks, diagonal: float) -> Curvature:
+        def nothing(layer: Matrix, blocks: Blocks) -> Curvature:
             inputs, (groups, outputs) = layer.shape[0], blocks.shape
             return Curvature(
-                diagonal * jnp.eye(inputs, dtype=jnp.float32),
-                diagonal * jnp.tile(jnp.eye(outputs, dtype=jnp.float32), (groups, 1, 1)),
+                jnp.zeros((inputs, inputs), jnp.float32), jnp.zeros((groups, outputs, outputs), jnp.float32)
             )
 
-        pairs = list(zip(layers, self.blocks, strict=True))
-        return KFACState(
-            [like(*pair, 0.0) for pair in pairs],
-            [like(*pair, 1.0) for pair in pairs],
-            [jnp.zeros_like(layer) for layer in layers],
-            jnp.float32(0.0),
-        )
+        curvature = [nothing(layer, blocks) for layer, blocks in zip(layers, self.blocks, strict=True)]
+        return KFACState(curvature, [jnp.zeros_like(layer) for layer in layers], jnp.float32(0.0))
 
     def observe(self, state: KFACState, layers: Sequence[Seen], weight: Float[Array, " b"]) -> KFACState:
-        """Average the curvature of a batch in (a plain mean until `decay` would forget faster), and invert anew."""
+        """Average the curvature of a batch in: a plain mean until `decay` would forget faster."""
         taken = (weight.sum() > 0).astype(jnp.float32)  # a batch without valid samples tells nothing
         share = taken * jnp.maximum(1.0 / (state.batches + 1.0), 1.0 - self.decay)
         fresh = [factors(seen, weight, blocks) for seen, blocks in zip(layers, self.blocks, strict=True)]
         curvature = jax.tree.map(lambda old, new: old + share * (new - old), state.curvature, fresh)
-        inverted = [damped_inverse(factor, self.damping) for factor in curvature]
-        return KFACState(curvature, inverted, state.momentum, state.batches + taken)
+        return KFACState(curvature, state.momentum, state.batches + taken)
+
+    def inverses(self, state: KFACState) -> list[Curvature]:
+        return [damped_inverse(factor, self.damping) for factor in state.curvature]
 
     def step(
-        self, state: KFACState, gradient: Sequence[Matrix], learning_rate: float | Scalar
-    ) -> tuple[KFACState, list[Matrix]]:
-        """The steps to add to the layers so that what has this gradient grows.
+        self,
+        momentum: Sequence[Matrix],
+        inverses: Sequence[Curvature],
+        gradient: Sequence[Matrix],
+        learning_rate: float | Scalar,
+    ) -> list[Matrix]:
+        """The steps to add to the layers so that what has this gradient grows; the next step's momentum.
 
         u = F^-1 g, as long as learning_rate says and the trust region allows: eta = min(learning_rate,
-        sqrt(2 max_kl / u^T F u)), u^T F u = u^T g (Wu et al. 2017, Section 3.1). Momentum is a running mean of such
+        sqrt(2 max_kl / u^T F u)), u^T F u = u^T g (Wu et al. 2017, Section 3.2). Momentum is a running mean of such
         steps; a mean of steps inside the trust region is inside it.
         """
-        each = zip(state.inverse, gradient, self.blocks, strict=True)
-        natural = [natural_gradient(factor, g, blocks) for factor, g, blocks in each]
+        each = zip(inverses, gradient, self.blocks, strict=True)
+        natural = [natural_gradient(inverted, g, blocks) for inverted, g, blocks in each]
         squared = sum(jnp.vdot(u, g) for u, g in zip(natural, gradient, strict=True))
         eta = jnp.minimum(learning_rate, jnp.sqrt(2.0 * self.max_kl / jnp.maximum(squared, 1e-30)))
-        momentum = [
-            self.momentum * m + (1.0 - self.momentum) * eta * u for m, u in zip(state.momentum, natural, strict=True)
-        ]
-        return state._replace(momentum=momentum), momentum
+        fresh = (1.0 - self.momentum) * eta
+        return [self.momentum * m + fresh * u for m, u in zip(momentum, natural, strict=True)]
 
 
 def factors(seen: Seen, weight: Float[Array, " b"], blocks: Blocks) -> Curvature:

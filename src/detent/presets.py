@@ -1,7 +1,8 @@
 """Presets: the one module that names heads, algorithms and their settings together.
 
-`paper` is what the authors' released code does; `modern` is what has worked best here so far, on HalfCheetah and
-Humanoid alike (docs/performance.md). What a preset leaves unsaid is the default of the option itself.
+`paper` is what the authors' released code does; `modern` is what has worked best here so far: PPO's on HalfCheetah and
+Humanoid alike (docs/performance.md), those of TRPO and ACKTR in a few short runs of HalfCheetah and Hopper. What a
+preset leaves unsaid is the default of the option itself.
 """
 
 from __future__ import annotations

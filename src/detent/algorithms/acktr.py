@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -117,7 +117,8 @@ class ACKTR:
         before, gradient = jax.value_and_grad(objective)(matrices)
         kfac = self.policy_kfac(agent, state.parameters)
         seen = policy_seen(agent, state.parameters, batch.observation, key)
-        policy, steps = kfac.step(kfac.observe(state.policy, seen, weight), gradient, state.step_size)
+        policy = kfac.observe(state.policy, seen, weight)
+        steps = kfac.step(policy.momentum, kfac.inverses(policy), gradient, state.step_size)
 
         def shortened(share: Scalar) -> Parameters:
             moved = jax.tree.map(lambda matrix, step: matrix + share * step, matrices, steps)
@@ -146,18 +147,19 @@ class ACKTR:
             error = agent.value({"value": as_layers(matrices)}, batch.observation) - batch.target
             return 0.5 * weight @ error**2
 
-        def gradient_step(
-            carry: tuple[list[Matrix], KFACState], _: None
-        ) -> tuple[tuple[list[Matrix], KFACState], Scalar]:
-            matrices, value = carry
-            lost, gradient = jax.value_and_grad(loss)(matrices)
-            value, steps = kfac.step(value, gradient, self.value_learning_rate)
-            return (jax.tree.map(jnp.subtract, matrices, steps), value), lost
+        value = kfac.observe(state.value, seen, weight)
+        inverses = kfac.inverses(value)
 
-        start = as_matrices(state.parameters["value"]), kfac.observe(state.value, seen, weight)
-        (matrices, value), losses = jax.lax.scan(gradient_step, start, length=self.value_steps)
+        def gradient_step(carry: tuple[list[Matrix], list[Matrix]], _: None) -> tuple[Any, Scalar]:
+            matrices, momentum = carry
+            lost, gradient = jax.value_and_grad(loss)(matrices)
+            steps = kfac.step(momentum, inverses, gradient, self.value_learning_rate)
+            return (jax.tree.map(jnp.subtract, matrices, steps), steps), lost
+
+        start = as_matrices(state.parameters["value"]), value.momentum
+        (matrices, momentum), losses = jax.lax.scan(gradient_step, start, length=self.value_steps)
         parameters = state.parameters | {"value": as_layers(matrices)}
-        return state._replace(parameters=parameters, value=value), losses[-1]
+        return state._replace(parameters=parameters, value=value._replace(momentum=momentum)), losses[-1]
 
 
 def policy_matrices(parameters: Parameters) -> list[Matrix]:
