@@ -120,10 +120,14 @@ def check_elsewhere(directory: RunDirectory, run: Run, stretch: Stretch) -> Find
     links = {link["iteration"]: link for link in stretch.links}
     difference, notes = None, []
     try:
+        first = directory.read_checkpoint(directory.links()[0])
+    except Corrupt:
+        return Finding(stretch, "it is not identical, and the first checkpoint, which could tell more, is missing")
+    try:
         for record, told in _again(directory, run, None, stretch.links[-1]["iteration"]):
             iteration = int(record["time/iterations"] or 0)
-            if iteration == 1 and iteration in links:
-                difference = _first_difference(directory.read_checkpoint(links[1]).tensors, record.snapshot().tensors)
+            if iteration == first.meta["iteration"]:
+                difference = _first_difference(first.tensors, record.snapshot().tensors)
             if iteration in links:
                 here, there = (r.get("rollout/ep_rew_mean") for r in (record, told or {}))
                 notes.append(f"mean return at iteration {iteration}: {_shown(here)} here, {_shown(there)} in the run")

@@ -271,9 +271,8 @@ class Workers:
 
     def __init__(self, setup: Setup, make: Make, count: int, timeout: float, restart: bool = False) -> None:
         try:
-            self._pickled = pickle.dumps(
-                make
-            )  # from this process to its own children; nothing in a file is ever unpickled
+            # From this process to its own children; nothing in a file is ever unpickled.
+            self._pickled = pickle.dumps(make)
         except Exception as error:
             raise importable_only(setup.name) from error
         self.failures: list[str] = []
@@ -289,7 +288,7 @@ class Workers:
                 indices = range(setup.num_envs * k // count, setup.num_envs * (k + 1) // count)
                 self._workers.append(self._started(indices))
             for worker in self._workers:
-                self._await(worker, time.monotonic() + START_SECONDS)
+                self._await(worker, START_SECONDS)
             self._ready = True
         except BaseException:
             self.close()
@@ -301,12 +300,12 @@ class Workers:
     def step(self) -> None:
         # A worker may die after some of its environments have begun new episodes.
         episodes = self.rows.episode.copy()
-        deadline = time.monotonic() + self._timeout
+        began = time.monotonic()
         for worker in self._workers:
             _tell(worker, STEP)
         for k, worker in enumerate(self._workers):
             try:
-                self._await(worker, deadline)
+                self._await(worker, self._timeout, began)
             except EnvironmentFailed as failure:
                 if not self._restart:
                     raise
@@ -327,17 +326,18 @@ class Workers:
         _release(self._memory)
 
     def _all(self, command: bytes, seconds: float, details: object = None) -> None:
-        deadline = time.monotonic() + seconds
+        began = time.monotonic()
         for worker in self._workers:
             _tell(worker, command, details)
         for worker in self._workers:
-            self._await(worker, deadline)
+            self._await(worker, seconds, began)
 
-    def _await(self, worker: Worker, deadline: float) -> None:
-        """Wait for a worker's answer."""
-        if not _wait(worker.readable, deadline - time.monotonic()):
+    def _await(self, worker: Worker, seconds: float, began: float | None = None) -> None:
+        """Wait for a worker's answer, so long since it was told (default: since now)."""
+        now = time.monotonic()
+        if not _wait(worker.readable, seconds - (now - (now if began is None else began))):
             worker.process.kill()
-            raise EnvironmentFailed(f"{self._whereabouts(worker)} gave no answer within {self._timeout:g} s.")
+            raise EnvironmentFailed(f"{self._whereabouts(worker)} gave no answer within {seconds:g} s.")
         try:
             answer = os.read(worker.pipe.fileno(), 1)
             more: Any = worker.pipe.recv() if answer in (FAILED, RESTARTED) else None
@@ -359,10 +359,10 @@ class Workers:
         self.rows.busy[worker.indices] = False
         new = self._started(worker.indices)
         try:
-            self._await(new, time.monotonic() + START_SECONDS)
+            self._await(new, START_SECONDS)
             nothing = np.zeros((0, 0), np.float32)
             _tell(new, REPLAY, (episodes + 1, [nothing] * self._setup.num_envs))
-            self._await(new, time.monotonic() + self._timeout)
+            self._await(new, self._timeout)
         except BaseException:
             _end(new, 0.0)
             raise
