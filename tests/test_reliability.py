@@ -587,6 +587,11 @@ def test_faults_reach_the_command_line_as_one_sentence(tmp_path, capsys, monkeyp
     assert "after 7 restarts" in capsys.readouterr().err
 
 
+def test_what_cannot_be_restarted_is_refused():
+    with pytest.raises(DetentError, match="Hopper-v5 is EnvPool's and cannot be restarted"):
+        next(train(Run("Hopper-v5", on_env_error="restart")))
+
+
 def test_nothing_is_kept_of_a_step_that_is_not_finite(tmp_path):
     run = Run(functools.partial(host_tasks.Poisoned, after=40), "gaussian", steps=10_000, **QUICK)
     last = None

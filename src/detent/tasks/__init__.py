@@ -92,6 +92,11 @@ def gymnasium_task(name: str, factory: Factory, suite: str = "gymnasium") -> Tas
 
 def envpool_task(task_id: str, suite: str, replayable: bool = True) -> Task:
     def make(wanted: Wanted) -> Environment:
+        if wanted.restarts:
+            raise BadInput(
+                f"{task_id} is EnvPool's and cannot be restarted; --on-env-error restart is for Gymnasium's "
+                f"environments, such as gymnasium/{task_id}."
+            )
         from detent.environments.pool import Pool  # imports EnvPool: two seconds
 
         return Pool(task_id, wanted.small_seed, wanted.num_envs, wanted.options, wanted.threads)
