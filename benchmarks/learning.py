@@ -68,8 +68,12 @@ GRIDS: dict[str, list[Options]] = {
     "modern-walker": grid(task="Walker2d-v5", preset="modern", steps=1_000_000, seed=[0, 1, 2],
                           head=["gaussian", "ordinal", "discrete"]),
     # The other algorithms.
-    "trpo": grid(task=[CHEETAH, "Hopper-v5", "Walker2d-v5"], algo="trpo", preset=["modern", "paper"], steps=1_000_000,
-                 seed=[0, 1, 2], head=["gaussian", "discrete", "ordinal"]),
+    "trpo": [
+        *grid(task=[CHEETAH, "Hopper-v5", "Walker2d-v5"], algo="trpo", preset=["modern", "paper"], steps=1_000_000,
+              seed=[0, 1, 2], head="gaussian"),
+        *grid(task=CHEETAH, algo="trpo", preset=["modern", "paper"], steps=1_000_000, seed=[0, 1, 2],
+              head=["discrete", "ordinal"]),
+    ],
     "trpo-humanoid": grid(task=HUMANOID, algo="trpo", preset="modern", steps=1_000_000, seed=[0, 1, 2],
                           head=["gaussian", "discrete"]),
     "acktr": grid(task=[CHEETAH, "Reacher-v5"], algo="acktr", preset="modern", steps=1_000_000, seed=[0, 1, 2],

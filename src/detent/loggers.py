@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from detent.errors import BadInput
+from detent.extras import needed
 from detent.training import Record
 
 
 def to_tensorboard(records: Iterator[Record], directory: Path) -> Iterator[Record]:
     """Pass the records on, writing each to TensorBoard event files."""
-    library, writer = _extra("tensorboardX", "tensorboard"), None
+    library, writer = needed("tensorboardX", "tensorboard"), None
     try:
         for record in records:
             # Not before the run has made its directory.
@@ -29,7 +28,7 @@ def to_tensorboard(records: Iterator[Record], directory: Path) -> Iterator[Recor
 
 def to_wandb(records: Iterator[Record], directory: Path, configuration: dict[str, Any]) -> Iterator[Record]:
     """Pass the records on, logging each to Weights & Biases (offline with WANDB_MODE=offline)."""
-    library, run = _extra("wandb", "wandb"), None
+    library, run = needed("wandb", "wandb"), None
     try:
         for record in records:
             run = run or library.init(project="detent", name=directory.name, dir=str(directory), config=configuration)
@@ -38,10 +37,3 @@ def to_wandb(records: Iterator[Record], directory: Path, configuration: dict[str
     finally:
         if run:
             run.finish()
-
-
-def _extra(module: str, extra: str) -> Any:
-    try:
-        return importlib.import_module(module)
-    except ImportError as error:
-        raise BadInput(f"This needs the package {module}: pip install 'detent[{extra}]'.") from error

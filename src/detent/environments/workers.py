@@ -226,6 +226,9 @@ def make_all(make: Make, name: str, count: int) -> list[Env]:
     try:
         for _ in range(count):
             envs.append(make())
+    except DetentError:
+        close_all(envs)
+        raise
     except Exception as error:
         close_all(envs)
         raise BadInput(f"{name} could not be made: it raised {said(error)}") from error

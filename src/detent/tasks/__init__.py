@@ -11,7 +11,7 @@ import importlib
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import gymnasium
 import numpy as np
@@ -52,6 +52,15 @@ class Make(Protocol):
     def __call__(self, wanted: Wanted) -> Environment: ...
 
 
+class Size(NamedTuple):
+    """How large a task is."""
+
+    observation: int
+    action: int
+    horizon: int | None
+    """Steps after which an episode is truncated."""
+
+
 @dataclass(frozen=True)
 class Task:
     """A name, where it comes from, and how to make it."""
@@ -62,6 +71,10 @@ class Task:
     make: Make
     replayable: bool = True
     """Whether repeating its actions brings a task back; a resumed run of one that is not starts new episodes."""
+    size: Callable[[], Size | None] = lambda: None
+    """Its size, where it can be told without making it."""
+    extra: str | None = None
+    """The extra of this package that it needs: `pip install 'detent[EXTRA]'`."""
 
 
 TASKS: Registry[Task] = Registry("task", __name__)
