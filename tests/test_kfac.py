@@ -25,9 +25,9 @@ from detent.kfac import (
     one_block,
     share_within,
 )
-from updates import make_agent
+from updates import BOX_HEADS, make_agent
 
-every_head = pytest.mark.parametrize("head", HEADS.names())
+every_head = pytest.mark.parametrize("head", BOX_HEADS)
 
 
 @pytest.fixture(autouse=True)

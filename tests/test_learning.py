@@ -8,16 +8,16 @@ import pytest
 
 from detent.algorithms import ALGORITHMS
 from detent.configuration import DEFAULT_ALGO, DEFAULT_HEAD, Run
-from detent.heads import HEADS
 from detent.tasks.probes import bimodal
 from detent.training import train
+from updates import BOX_HEADS
 
 EVERYWHERE = pytest.mark.parametrize(
     ("head", "algo"),
     [
         pytest.param(head, algo, marks=() if algo == DEFAULT_ALGO or head == DEFAULT_HEAD else pytest.mark.slow)
         for algo in ALGORITHMS.names()
-        for head in HEADS.names()
+        for head in BOX_HEADS
     ],
 )
 # Raw observations and rewards, so that values can be read off.

@@ -17,6 +17,7 @@ from detent.heads import HEADS
 from detent.policy import OPS, Policy, load
 from detent.rollout import Edge
 from detent.snapshot import flatten
+from updates import BOX_HEADS
 
 LOW, HIGH = np.array([-0.4, 0.0, -3.0], np.float32), np.array([0.4, 5.0, 1.0], np.float32)
 SIZE = 7
@@ -48,7 +49,7 @@ def normalized(policy, observation):
 OBSERVATIONS = np.random.default_rng(2).normal(scale=3.0, size=(200, SIZE)).astype(np.float32)
 
 
-@pytest.mark.parametrize("head", HEADS.names())
+@pytest.mark.parametrize("head", BOX_HEADS)
 @pytest.mark.parametrize("actions", ["scale", "clip"])
 def test_the_mode_is_the_agents(head, actions):
     agent, parameters, policy = agent_and_policy(head, actions)
@@ -58,7 +59,7 @@ def test_the_mode_is_the_agents(head, actions):
     np.testing.assert_allclose(policy(OBSERVATIONS), expected, atol=2e-5)
 
 
-@pytest.mark.parametrize("head", HEADS.names())
+@pytest.mark.parametrize("head", BOX_HEADS)
 def test_samples_are_distributed_as_the_agents(head):
     """Mean and spread of many samples for one observation, within five standard errors."""
     agent, parameters, policy = agent_and_policy(head)
@@ -72,7 +73,7 @@ def test_samples_are_distributed_as_the_agents(head):
     np.testing.assert_allclose(drawn.std(0), theirs.std(0), rtol=0.06, atol=1e-4)
 
 
-@pytest.mark.parametrize("head", HEADS.names())
+@pytest.mark.parametrize("head", BOX_HEADS)
 def test_one_observation_or_a_batch_and_always_inside_the_bounds(head):
     _, _, policy = agent_and_policy(head)
     rng = np.random.default_rng(0)

@@ -18,10 +18,10 @@ from detent.configuration import FREE_OPTIONS, Run, Settings, option_parts
 from detent.environments import Replay
 from detent.episodes import History
 from detent.errors import Diverged, EnvironmentFailed
-from detent.heads import HEADS
 from detent.options import options_of
 from detent.snapshot import Snapshot
 from detent.training import CLOCK_KEYS, make_environment, train
+from updates import BOX_HEADS
 
 QUICK = {"batch_size": 128, "minibatch_size": 32, "epochs": 2, "envs": 8}
 
@@ -46,7 +46,7 @@ def finite_or_none(record):
     [
         pytest.param(head, algo, marks=() if algo == "ppo" or head == "ordinal" else pytest.mark.slow)
         for algo in ALGORITHMS.names()
-        for head in HEADS.names()
+        for head in BOX_HEADS
     ],
 )
 def test_every_head_trains_on_mujoco(head, algo):
@@ -251,7 +251,7 @@ def test_divergence_is_a_result():
 
 
 def test_option_names_are_disjoint():
-    for head, algo in itertools.product(HEADS.names(), ALGORITHMS.names()):
+    for head, algo in itertools.product(BOX_HEADS, ALGORITHMS.names()):
         names = [f.name for part in option_parts(head, algo) for f in options_of(part)]
         assert len(names) == len(set(names))
 

@@ -10,7 +10,12 @@ from gymnasium.spaces import Box
 
 from detent.agent import Agent
 from detent.algorithms import ALGORITHMS, Rollout
+from detent.configuration import CHOOSING_HEAD
+from detent.heads import HEADS
 from detent.options import options_of
+
+BOX_HEADS = [name for name in HEADS.names() if name != CHOOSING_HEAD]
+"""The heads of real actions; tests/test_choices.py is about the other one."""
 
 
 def make_agent(head, observation_size=3, dims=2, hidden_sizes=(8,)):

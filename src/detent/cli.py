@@ -104,16 +104,24 @@ def _import(modules: Sequence[str]) -> None:
 def _train(argv: list[str]) -> int:
     from detent import configuration as c
     from detent.options import options_of
+    from detent.tasks import find_task
 
     first = Parser("train", add_help=False)
     _import_flag(first)
-    for name, default in (("head", c.DEFAULT_HEAD), ("algo", c.DEFAULT_ALGO), ("preset", c.DEFAULT_PRESET)):
+    for name, default in (("head", None), ("algo", c.DEFAULT_ALGO), ("preset", c.DEFAULT_PRESET)):
         first.add_argument(f"--{name}", default=default)
     chosen, _ = first.parse_known_args(argv)
     _import(chosen.imports)
 
+    # The flags depend on the head, and the head, if it is not named, on the task.
+    named, chosen.head = chosen.head, chosen.head or c.DEFAULT_HEAD
     parser = _train_parser(chosen)
     args, unknown = parser.parse_known_args(argv)
+    task = find_task(args.task)
+    if named is None:
+        chosen.head = c.fitting_head(task, args.env_kwargs)
+        parser = _train_parser(chosen)
+        args, unknown = parser.parse_known_args(argv)
     if unknown:
         if unknown[0].startswith("--"):
             name = unknown[0].split("=")[0].removeprefix("--").replace("-", "_")
@@ -121,7 +129,7 @@ def _train(argv: list[str]) -> int:
         parser.error(f"unexpected argument {unknown[0]!r}")
     given = vars(args)
     options = {f.name: given[f.name] for part in c.option_parts(chosen.head, chosen.algo) for f in options_of(part)}
-    run = c.Run(args.task, chosen.head, chosen.algo, chosen.preset, **options)
+    run = c.Run(task, chosen.head, chosen.algo, chosen.preset, **options)
     return _carry_out(run, args.out or os.path.join("runs", run.slug), args, resume=args.resume, init=args.init_from)
 
 
@@ -135,7 +143,11 @@ def _train_parser(chosen: argparse.Namespace) -> Parser:
     parser = Parser("train", usage="detent train TASK [flags]", description="Train a policy.")
     parser.add_argument("task", metavar="TASK", help="a name (see `detent tasks`) or module:factory")
     what = parser.add_argument_group("what to train")
-    what.add_argument("--head", help=f"policy head: {', '.join(HEADS.names())} (default: {c.DEFAULT_HEAD})")
+    what.add_argument(
+        "--head",
+        help=f"policy head: {', '.join(HEADS.names())} (default: {c.DEFAULT_HEAD}; {c.CHOOSING_HEAD} where the task's "
+        "actions are choices)",
+    )
     what.add_argument("--algo", help=f"algorithm: {', '.join(ALGORITHMS.names())} (default: {c.DEFAULT_ALGO})")
     what.add_argument("--preset", help=f"settings: {', '.join(PRESETS)} (default: {c.DEFAULT_PRESET})")
     _import_flag(parser)
@@ -389,16 +401,34 @@ def _whole(name: str, text: str, least: int) -> int:
 
 
 def _tasks(argv: list[str]) -> int:
-    parser = Parser("tasks", description="List the tasks by suite.")
+    parser = Parser("tasks", description="List the tasks.")
+    parser.add_argument("suite", nargs="?", metavar="SUITE", help="only those of this suite")
     _import_flag(parser)
-    _import(parser.parse_args(argv).imports)
+    args = parser.parse_args(argv)
+    _import(args.imports)
+    from detent.registry import nearest
     from detent.tasks import TASKS
 
-    print(f"{'task':<28} {'suite':<10} {'backend':<10} resumes")
-    for name in TASKS.names():
-        task = TASKS.get(name)
-        print(f"{name:<28} {task.suite:<10} {task.backend:<10} {'exactly' if task.replayable else 'with new episodes'}")
-    print("\nAlso any Gymnasium id (gymnasium/ID where EnvPool has it too), and your own as module:factory.")
+    tasks = sorted((TASKS.get(name) for name in TASKS.names()), key=lambda task: task.suite)
+    suites = sorted({task.suite for task in tasks})
+    if args.suite not in (None, *suites):
+        raise BadInput(
+            f"There is no suite named {args.suite!r}.{nearest(args.suite, suites)} Known: {', '.join(suites)}."
+        )
+    print(f"{'task':<34} {'suite':<10} {'obs':>3} {'act':>3} {'horizon':>7}  {'backend':<9} notes")
+    for task in tasks:
+        if args.suite in (None, task.suite):
+            size = task.size()
+            numbers = ["?" if size is None else str(number or "-") for number in size or (None, None, None)]
+            notes = [f"needs detent[{task.extra}]"] * bool(task.extra) + ["new episodes"] * (not task.replayable)
+            told = f"{numbers[0]:>3} {numbers[1]:>3} {numbers[2]:>7}  {task.backend:<9} {', '.join(notes)}"
+            print(f"{task.name:<34} {task.suite:<10} {told}".rstrip())
+    print(
+        "\nobs, act: how many numbers; horizon: steps after which an episode is cut.\n"
+        "A resumed run goes on exactly where it was; with the note `new episodes`, it\n"
+        "begins new ones. Also any Gymnasium id (gymnasium/ID where EnvPool has it too),\n"
+        "and your own environment as module:factory."
+    )
     return 0
 
 

@@ -18,6 +18,8 @@ from detent.registry import nearest
 from detent.tasks import Factory, Task, find_task, gymnasium_task
 
 DEFAULT_HEAD = "ordinal"
+CHOOSING_HEAD = "categorical"
+"""The default where actions are choices."""
 DEFAULT_ALGO = "ppo"
 DEFAULT_PRESET = "modern"
 FREE_OPTIONS = ("workers", "threads", "env_timeout", "on_env_error", "max_env_restarts")
@@ -68,7 +70,8 @@ class Run:
     """What to train: `Run(task="Humanoid-v5", head="ordinal", bins=11, steps=2_000_000, seed=1)`.
 
     Any option of the head, of the algorithm and of `Settings` is a keyword. `task` is a name (see
-    `detent tasks`), `"module:factory"`, or a callable that makes one Gymnasium environment.
+    `detent tasks`), `"module:factory"`, or a callable that makes one Gymnasium environment. Where the task's
+    actions are choices (Discrete, MultiDiscrete), the head is `categorical` unless one is named.
     """
 
     task: Task = dataclasses.field(repr=False)
@@ -81,11 +84,19 @@ class Run:
     def __init__(
         self,
         task: str | Factory | Task,
-        head: str = DEFAULT_HEAD,
+        head: str | None = None,
         algo: str = DEFAULT_ALGO,
         preset: str = DEFAULT_PRESET,
         **options: Any,
     ) -> None:
+        if callable(task):
+            name = f"{task.__module__}:{getattr(task, '__qualname__', type(task).__name__)}"
+            task = gymnasium_task(name, task, suite="user")
+        elif isinstance(task, str):
+            task = find_task(task)
+        head = head or fitting_head(task, options.get("env_kwargs"))
+        if head == CHOOSING_HEAD and not options.get("choices"):
+            options["choices"] = _choices(task, options.get("env_kwargs"))
         parts = option_parts(head, algo)
         values = checked_preset(preset, algo, head) | {k: v for k, v in options.items() if v is not None}
         unknown = sorted(set(values) - {f.name for part in parts for f in options_of(part)})
@@ -94,11 +105,6 @@ class Run:
         made = [
             part(**{f.name: coerced(f, values[f.name]) for f in options_of(part) if f.name in values}) for part in parts
         ]
-        if callable(task):
-            name = f"{task.__module__}:{getattr(task, '__qualname__', type(task).__name__)}"
-            task = gymnasium_task(name, task, suite="user")
-        elif isinstance(task, str):
-            task = find_task(task)
         for field, value in zip(
             ("task", "names", "head", "algorithm", "settings"),
             (task, (task.name, head, algo, preset), *made),
@@ -156,6 +162,16 @@ class Run:
         """`<task>-<algo>-<head>-<seed>`, fit for a directory's name."""
         task, head, algo, _ = self.names
         return re.sub(r"[^\w.-]+", "_", f"{task}-{algo}-{head}-{self.settings.seed}")
+
+
+def fitting_head(task: Task, env_kwargs: Any) -> str:
+    """The head that is taken where none is named."""
+    return DEFAULT_HEAD if _choices(task, env_kwargs) is None else CHOOSING_HEAD
+
+
+def _choices(task: Task, env_kwargs: Any) -> tuple[int, ...] | None:
+    declared = next(f for f in options_of(Settings) if f.name == "env_kwargs")
+    return task.choices({} if env_kwargs is None else coerced(declared, env_kwargs))
 
 
 def option_parts(head: str, algo: str) -> tuple[type, type, type]:

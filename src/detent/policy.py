@@ -28,7 +28,7 @@ class Policy:
     """Observation -> action, with normaliser, network, head and bounds inside.
 
     `policy(obs)` is the most probable action; `policy.sample(obs, rng)` draws one. Both take one observation
-    or a batch and give real-valued actions inside the environment's bounds.
+    or a batch and give actions inside the environment's bounds: real numbers, or integers where they are choices.
     """
 
     tensors: Mapping[str, Floats]
@@ -82,7 +82,9 @@ class Policy:
         if self.meta["actions"] == "scale":
             half = np.float32(0.5) * (high - low)
             unit = np.where(unit < 0, low + (unit + 1) * half, high - (1 - unit) * half)
-        return np.clip(unit, low, high).astype(np.float32)
+        if np.issubdtype(low.dtype, np.integer):
+            unit = np.rint(unit)
+        return np.clip(unit, low, high).astype(low.dtype)
 
 
 def load(path: str | os.PathLike[str]) -> Policy:
@@ -148,6 +150,21 @@ def _categorical(x: Floats, op: Mapping[str, Any], _: Any, choose: Choose, rng: 
     return drawn
 
 
+def _choices(x: Floats, op: Mapping[str, Any], _: Any, choose: Choose, rng: np.random.Generator | None) -> Floats:
+    """The mean of choices makes no sense: it is the mode."""
+    counts = [int(count) for count in op["counts"].split(",")]
+    chosen = []
+    for logits in np.split(x, np.cumsum(counts)[:-1], axis=-1):
+        if choose == "sample":
+            assert rng is not None
+            chosen.append(np.argmax(logits + rng.gumbel(size=logits.shape), axis=-1))
+        else:
+            chosen.append(np.argmax(logits, axis=-1))
+    last = np.maximum(1, np.array(counts) - 1)
+    unit: Floats = np.stack(chosen, axis=-1) * (2 / last) - 1
+    return unit
+
+
 def _normal(
     x: Floats, op: Mapping[str, Any], tensors: Mapping[str, Floats], choose: Choose, rng: np.random.Generator | None
 ) -> Floats:
@@ -176,8 +193,9 @@ OPS: dict[str, Apply] = {
     "running_sum": _running_sum,
     "released_ladder": _released_ladder,
     "categorical": _categorical,
+    "choices": _choices,
     "normal": _normal,
     "beta": _beta,
 }
-"""`categorical`, `normal` and `beta` end the list: they take the action from the distribution, in units where
-the bounds are -1 and 1."""
+"""`categorical`, `choices`, `normal` and `beta` end the list: they take the action from the distribution, in units
+where the bounds are -1 and 1."""

@@ -20,7 +20,7 @@ from detent.configuration import Run
 from detent.distributions import Key
 from detent.environments import Environment, EnvState
 from detent.episodes import Episodes, History
-from detent.errors import Diverged, EnvironmentFailed
+from detent.errors import BadInput, Diverged, EnvironmentFailed
 from detent.policy import Policy
 from detent.rollout import COMPILER_OPTIONS, Edge, Memory, Trace, begin, make_collect, normalized
 from detent.snapshot import Snapshot, flatten, restore
@@ -104,6 +104,7 @@ class _Trainer:
 
     def __init__(self, run: Run, env: Environment) -> None:
         settings = run.settings
+        _refuse_mismatch(run, env)
         self.run, self.env = run, env
         self.agent = Agent(
             run.head, env.space, env.observation_size, tuple(settings.hidden_sizes), settings.policy_gain
@@ -251,6 +252,19 @@ class _Trainer:
             "configuration": self.run.identity,
         }
         return Policy(tensors, meta)
+
+
+def _refuse_mismatch(run: Run, env: Environment) -> None:
+    """A head with the option `choices` is for actions that are choices, every other is for real ones."""
+    task, head, *_ = run.names
+    has, takes = (
+        "choices" if choices else "real actions"
+        for choices in (np.issubdtype(env.space.dtype, np.integer), hasattr(run.head, "choices"))
+    )
+    if has != takes:
+        raise BadInput(f"The head {head!r} is for {takes}, and {task} has {has}; leave --head out.")
+    if has == "choices" and run.settings.actions != "scale":
+        raise BadInput(f"{task} has choices, so that --actions must be scale, not {run.settings.actions}.")
 
 
 def _refuse_faults(task: str, fault: NDArray[np.float32], steps: int, valid: NDArray[np.bool_]) -> None:

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:  # worker processes import this package, and need no JAX
     from jaxtyping import Array, Bool, Float
 
-ActionSpace: TypeAlias = "Box[np.float32]"
+ActionSpace: TypeAlias = "Box[Any]"
+"""Of float32 with real actions; of int64 where actions are choices, from the first to the last of each dimension."""
 
 EnvState = Any
 """A pytree that is handed from step to step; what it holds is the environment's own business."""

@@ -1,4 +1,4 @@
-"""Any Gymnasium environment with Box observations and Box actions, stepped from Python."""
+"""Any Gymnasium environment whose observations are vectors and whose actions are Box, Discrete or MultiDiscrete."""
 
 from __future__ import annotations
 
@@ -57,9 +57,10 @@ class Host:
             self.num_envs = num_envs
             self._restarts, self._most_restarts = 0, restarts
             self.observation_size = observation_size(name, envs[0].observation_space)
-            native = native_box(name, envs[0].action_space)
-            self.space = flat_box(name, native, bounded)
-            setup = Setup(name, seed, num_envs, self.observation_size, native.shape, native.dtype)
+            native = envs[0].action_space
+            self.space = action_space(name, native, bounded)
+            shape, dtype = native.shape or (), np.dtype(native.dtype)
+            setup = Setup(name, seed, num_envs, self.observation_size, shape, dtype)
             self._stepper: Serial | Workers
             if workers == 0:
                 envs += make_all(factory, name, num_envs - 1)
@@ -117,18 +118,34 @@ def observation_size(name: str, space: spaces.Space[Any]) -> int:
     raise BadInput(f"{refusal} and has no support for these.")
 
 
-def native_box(name: str, space: spaces.Space[Any]) -> spaces.Box:
-    """The environment's own action space, which must be a Box of at least one value."""
+def action_space(name: str, space: spaces.Space[Any], bounded: bool) -> ActionSpace:
+    """The actions of an environment as Detent sees them: with one axis, real or choices."""
+    choices = choices_of(space)
+    if choices is not None:
+        first = np.broadcast_to(np.asarray(space.start, np.int64).ravel(), len(choices))  # type: ignore[attr-defined]
+        return spaces.Box(first, first + np.array(choices) - 1, dtype=np.int64)
     if not isinstance(space, spaces.Box):
-        raise BadInput(f"{name} has {type(space).__name__} actions; Detent trains Box actions.")
+        raise BadInput(
+            f"{name} has {type(space).__name__} actions; Detent trains Box, Discrete and MultiDiscrete actions, so "
+            "wrap it in a gymnasium.ActionWrapper that makes one of these of them."
+        )
     if space.shape == () or 0 in space.shape:
         raise BadInput(
             f"{name} has Box actions of shape {space.shape}; Detent trains Box actions with axes, none of them empty."
         )
-    return space
+    return _flat_box(name, space, bounded)
 
 
-def flat_box(name: str, space: spaces.Box, bounded: bool) -> ActionSpace:
+def choices_of(space: spaces.Space[Any]) -> tuple[int, ...] | None:
+    """The numbers of choices per dimension of a Discrete or MultiDiscrete space."""
+    if isinstance(space, spaces.Discrete):
+        return (int(space.n),)
+    if isinstance(space, spaces.MultiDiscrete):
+        return tuple(space.nvec.ravel().tolist())
+    return None
+
+
+def _flat_box(name: str, space: spaces.Box, bounded: bool) -> ActionSpace:
     """The Box with one axis of float32 actions that lies within another."""
     low, high = _rounded(space.low.ravel(), np.inf), _rounded(space.high.ravel(), -np.inf)
     if not np.all(low < high):

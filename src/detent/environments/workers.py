@@ -71,6 +71,14 @@ class Setup:
     action_shape: tuple[int, ...]
     action_dtype: np.dtype[Any]
 
+    def native_action(self, row: NDArray[np.float32]) -> Any:
+        """An action as the environment wants it: of its type, shape, and with whole numbers rounded."""
+        if np.issubdtype(self.action_dtype, np.integer):
+            row = np.rint(row)
+        # `astype` copies: an environment may keep the action it got, and the row is about to be overwritten. And [()]
+        # makes a number of an array without axes, which is what a Discrete space has.
+        return row.astype(self.action_dtype).reshape(self.action_shape)[()]
+
     def episode_seed(self, index: int, episode: int) -> int:
         """The seed of one episode of one environment, a function of nothing else."""
         words = np.random.SeedSequence((self.seed, index, episode)).generate_state(1)
@@ -201,8 +209,7 @@ class Serial:
     def _advance(self, index: int) -> None:
         rows = self.rows
         rows.step[index] += 1
-        # `astype` copies: an environment may keep the action it got, and the row is about to be overwritten.
-        action = rows.action[index].astype(self._setup.action_dtype).reshape(self._setup.action_shape)
+        action = self._setup.native_action(rows.action[index])
         rows.busy[index] = True
         try:
             observation, reward, terminated, truncated, info = self._envs[index].step(action)

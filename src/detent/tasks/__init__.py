@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import importlib
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
@@ -75,6 +75,8 @@ class Task:
     """Its size, where it can be told without making it."""
     extra: str | None = None
     """The extra of this package that it needs: `pip install 'detent[EXTRA]'`."""
+    choices: Callable[[Mapping[str, Any]], tuple[int, ...] | None] = lambda options: None
+    """With these options, the numbers of choices per action dimension; None where actions are real."""
 
 
 TASKS: Registry[Task] = Registry("task", __name__)
@@ -85,12 +87,21 @@ def register_task(name: str, factory: Factory) -> None:
     TASKS.register(name, gymnasium_task(name, factory, suite="user"))
 
 
-def gymnasium_task(name: str, factory: Factory, suite: str = "gymnasium") -> Task:
+def gymnasium_task(
+    name: str,
+    factory: Factory,
+    suite: str = "gymnasium",
+    size: Callable[[], Size | None] = lambda: None,
+    extra: str | None = None,
+) -> Task:
+    def with_options(options: Mapping[str, Any]) -> Factory:
+        return functools.partial(factory, **options) if options else factory
+
     def make(wanted: Wanted) -> Environment:
         from detent.environments.host import Host
 
         return Host(
-            functools.partial(factory, **wanted.options) if wanted.options else factory,
+            with_options(wanted.options),
             name,
             wanted.seed,
             wanted.num_envs,
@@ -100,21 +111,47 @@ def gymnasium_task(name: str, factory: Factory, suite: str = "gymnasium") -> Tas
             restarts=wanted.restarts,
         )
 
-    return Task(name, suite, "gymnasium", make)
+    def choices(options: Mapping[str, Any]) -> tuple[int, ...] | None:
+        from detent.environments.host import choices_of
+        from detent.environments.workers import close_all, make_all
+
+        envs = make_all(with_options(options), name, 1)
+        try:
+            return choices_of(envs[0].action_space)
+        finally:
+            close_all(envs)
+
+    return Task(name, suite, "gymnasium", make, size=size, extra=extra, choices=choices)
 
 
-def envpool_task(task_id: str, suite: str, replayable: bool = True) -> Task:
+def envpool_task(
+    name: str,
+    suite: str,
+    replayable: bool = True,
+    task_id: str | None = None,
+    options: Mapping[str, Any] | None = None,
+    choices: tuple[int, ...] | None = None,
+    without: Collection[str] = (),
+) -> Task:
+    """EnvPool's task `task_id` (default: `name`), made with these options, `without` these parts of its observation."""
+    task_id = task_id or name
+
     def make(wanted: Wanted) -> Environment:
         if wanted.restarts:
             raise BadInput(
-                f"{task_id} is EnvPool's and cannot be restarted; --on-env-error restart is for Gymnasium's "
-                f"environments, such as gymnasium/{task_id}."
+                f"{name} is EnvPool's and cannot be restarted; --on-env-error restart is for Gymnasium's environments."
             )
         from detent.environments.pool import Pool  # imports EnvPool: two seconds
 
-        return Pool(task_id, wanted.small_seed, wanted.num_envs, wanted.options, wanted.threads)
+        together = {**(options or {}), **wanted.options}
+        return Pool(task_id, wanted.small_seed, wanted.num_envs, together, wanted.threads, without)
 
-    return Task(task_id, suite, "envpool", make, replayable)
+    def size() -> Size:
+        from detent.environments.pool import sizes
+
+        return Size(*sizes(task_id, without))
+
+    return Task(name, suite, "envpool", make, replayable, size, choices=lambda _: choices)
 
 
 def find_task(name: str, may_import: bool = True) -> Task:

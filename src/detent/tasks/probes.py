@@ -22,7 +22,7 @@ from gymnasium.spaces import Box
 from jaxtyping import Array, Bool, Float, Int
 
 from detent.environments import Environment, Replay, Step
-from detent.tasks import TASKS, Task, Wanted
+from detent.tasks import TASKS, Size, Task, Wanted
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ def _task(name: str, rules: Rules) -> Task:
     def make(wanted: Wanted) -> Environment:
         return Probe(rules, wanted)
 
-    return Task(name, "probe", "jax", make)
+    return Task(name, "probe", "jax", make, size=lambda: Size(1, 1, None))
 
 
 for name, rules in RULES.items():
