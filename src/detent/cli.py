@@ -432,6 +432,50 @@ def _tasks(argv: list[str]) -> int:
     return 0
 
 
+def _check(argv: list[str]) -> int:
+    from detent.tasks import find_task
+
+    parser = Parser(
+        "check",
+        usage="detent check TASK [flags]",
+        description="Tell whether an environment of your own can be trained on, and what is wrong\n"
+        "with it. Exit code 1: it has a problem.",
+    )
+    parser.add_argument("task", metavar="TASK", help="module:factory or a Gymnasium id")
+    parser.add_argument("--env-kwargs", metavar="X", help="keyword arguments of the environment, as JSON")
+    parser.add_argument("--steps", metavar="N", help="random steps to take (default: 3000, or 20 seconds)")
+    _import_flag(parser)
+    args = parser.parse_args(argv)
+    _import(args.imports)
+    from detent import checking
+    from detent.configuration import read_env_kwargs
+
+    task = find_task(args.task)
+    if task.factory is None:
+        raise BadInput(
+            f"{task.name} is not a Gymnasium environment but one of Detent's own tasks, which its tests check; give "
+            "module:factory or a Gymnasium id."
+        )
+    steps = checking.STEPS if args.steps is None else _whole("--steps", args.steps, 1)
+    worst = "fine"
+    for finding in checking.check(task.factory(read_env_kwargs(args.env_kwargs)), task.name, steps):
+        print(_wrapped(finding.kind, finding.sentence), flush=True)
+        worst = max(worst, finding.kind, key=("fine", "warning", "problem").index)
+    verdict = {
+        "fine": "It fits.",
+        "warning": "It can be trained on; the warnings say at what cost.",
+        "problem": "It cannot be trained on like this.",
+    }
+    print(verdict[worst] + (f" Train with: detent train {args.task}" if worst != "problem" else ""))
+    return 1 if worst == "problem" else 0
+
+
+def _wrapped(kind: str, sentence: str) -> str:
+    import textwrap
+
+    return textwrap.fill(sentence, 80, initial_indent=f"{kind:<8} ", subsequent_indent=" " * 9)
+
+
 def _heads(argv: list[str]) -> int:
     parser = Parser("heads", description="List the policy heads.")
     _import_flag(parser)
@@ -449,6 +493,7 @@ VERBS: dict[str, tuple[str, Callable[[list[str]], int]]] = {
     "resume": ("continue a run, or make it longer", _resume),
     "verify": ("execute a run again and compare the bits", _verify),
     "eval": ("play episodes with a trained policy", _eval),
+    "check": ("tell whether your own environment fits", _check),
     "tasks": ("list the tasks", _tasks),
     "heads": ("list the policy heads", _heads),
 }

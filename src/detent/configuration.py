@@ -170,8 +170,13 @@ def fitting_head(task: Task, env_kwargs: Any) -> str:
 
 
 def _choices(task: Task, env_kwargs: Any) -> tuple[int, ...] | None:
+    return task.choices(read_env_kwargs(env_kwargs))
+
+
+def read_env_kwargs(value: Any) -> dict[str, Any]:
+    """What `--env-kwargs` says, from JSON or Python; nothing for None."""
     declared = next(f for f in options_of(Settings) if f.name == "env_kwargs")
-    return task.choices({} if env_kwargs is None else coerced(declared, env_kwargs))
+    return {} if value is None else coerced(declared, value)
 
 
 def option_parts(head: str, algo: str) -> tuple[type, type, type]:

@@ -75,6 +75,8 @@ class Task:
     """Its size, where it can be told without making it."""
     extra: str | None = None
     """The extra of this package that it needs: `pip install 'detent[EXTRA]'`."""
+    factory: Callable[[Mapping[str, Any]], Factory] | None = None
+    """With these options, what makes one Gymnasium environment, if the task is made of such."""
     choices: Callable[[Mapping[str, Any]], tuple[int, ...] | None] = lambda options: None
     """With these options, the numbers of choices per action dimension; None where actions are real."""
 
@@ -121,7 +123,7 @@ def gymnasium_task(
         finally:
             close_all(envs)
 
-    return Task(name, suite, "gymnasium", make, size=size, extra=extra, choices=choices)
+    return Task(name, suite, "gymnasium", make, size=size, extra=extra, factory=with_options, choices=choices)
 
 
 def envpool_task(
