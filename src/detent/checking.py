@@ -218,7 +218,7 @@ def _episodes(played: Played) -> Iterator[Finding]:
         yield Finding(
             "warning",
             f"No episode ended in {steps:,} random steps. Without ends there are no returns to report, no new starts "
-            "to learn from, and `detent eval` never comes back: wrap the environment in "
+            "to learn from, and nothing for `detent eval` to measure: wrap the environment in "
             "gymnasium.wrappers.TimeLimit.",
         )
         return
@@ -237,9 +237,7 @@ def _rewards(played: Played) -> Iterator[Finding]:
     away = np.abs(rewards - np.median(rewards))
     told = f"{low:.4g} to {high:.4g}, mean {rewards.mean():.4g}"
     if low == high and not played.terminated:
-        yield Finding(
-            "warning", f"Every reward was {low:g} and no episode ended early: there is nothing to learn from."
-        )
+        yield Finding("warning", f"Every reward was {low:g} and no episode ended early: nothing to learn from.")
     elif max(abs(low), abs(high)) > 1e4:
         yield Finding("warning", f"Rewards are of wild scale ({told}); divide them so that they are about 1.")
     elif away.max() > 100 * np.quantile(away, 0.99) > 0:
