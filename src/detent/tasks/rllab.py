@@ -163,13 +163,9 @@ class Simulations:
         parts = (self._qpos, self._qvel, np.clip(self._forces, -1.0, 1.0), self._com)
         return np.concatenate(parts, axis=1, dtype=np.float32, casting="same_kind")
 
-    def data(self) -> Any:
-        """The first simulation as a `mujoco.MjData`."""
-        import mujoco
-
-        data = self._batch.get_data(0)
-        mujoco.mj_forward(self.model, data)
-        return data
+    def data(self, index: int = 0) -> Any:
+        """A copy of one simulation's state, a `mujoco.MjData` from which MuJoCo can go on."""
+        return self._batch.get_data(index)
 
 
 class Rllab:
@@ -282,7 +278,9 @@ class RllabEnv(gymnasium.Env[NDArray[np.float32], NDArray[np.float32]]):
             raise BadInput('An environment of rllab is rendered when it was made with render_mode="rgb_array".')
         if self._renderer is None:
             self._renderer = mujoco.Renderer(self._simulations.model, 480, 640)
-        self._renderer.update_scene(self._simulations.data(), camera="track")
+        data = self._simulations.data()
+        mujoco.mj_forward(self._simulations.model, data)
+        self._renderer.update_scene(data, camera="track")
         return self._renderer.render()
 
     def close(self) -> None:
