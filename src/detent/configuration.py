@@ -36,7 +36,7 @@ class Settings:
     env_kwargs: dict[str, Any] | None = option(None, "keyword arguments of the environment, as JSON")
     workers: int = option(0, "processes for a Gymnasium environment; 0: this one. Does not change results", at_least=0)
     threads: int | None = option(
-        None, "threads for an EnvPool task; default: one per core. Does not change results", at_least=1
+        None, "threads for an EnvPool or rllab task; default: one per core. Does not change results", at_least=1
     )
     env_timeout: float = option(60.0, "seconds after which a worker's environment counts as hung", above=0)
     on_env_error: str = option(
