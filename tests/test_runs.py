@@ -261,7 +261,7 @@ BAD = {
     "module that is not there": (["train", "no_such_module:make"], "Cannot import the module 'no_such_module'"),
     "factory that is not there": (["train", "json:make"], "has no callable 'make'"),
     "import that fails": (["heads", "--import", "no_such_module"], "Cannot import"),
-    "discrete actions": (["train", "CartPole-v1"], "Box"),
+    "a head for other actions": (["train", "CartPole-v1", "--head", "gaussian"], "is for real actions"),
     "observations that are text": (["train", "Blackjack-v1"], "FlattenObservation"),
     "wrong env kwargs": (["train", "Hopper-v5", "--env-kwargs", "[1]"], "JSON object"),
     "unknown env kwargs": (["train", "gymnasium/Pendulum-v1", "--env-kwargs", '{"no": 1}'], "no"),
