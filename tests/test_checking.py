@@ -230,7 +230,7 @@ def test_what_is_wrong_is_told(make):
     found = findings(make, 100 if make is Slow else 600)
     assert [finding.kind for finding in found if words in finding.sentence] == [kind], found
     # Everything else about it is as good as Good, or follows from what is wrong.
-    follows = {Blind: "Other", Slow: "", Bandit: "Other", RewardRare: "", Endless: ""}
+    follows = {Blind: "Other", Slow: "", Bandit: "", RewardRare: "", Endless: ""}
     others = [f for f in found if f.kind != "fine" and words not in f.sentence]
     assert all(finding.sentence.startswith(follows.get(make, "nothing")) for finding in others), others
     if kind == "problem":
