@@ -85,7 +85,17 @@ def register_task(name: str, factory: Factory) -> None:
     TASKS.register(name, gymnasium_task(name, factory, suite="user"))
 
 
-def gymnasium_task(name: str, factory: Factory, suite: str = "gymnasium") -> Task:
+def gymnasium_task(
+    name: str,
+    factory: Factory,
+    suite: str = "gymnasium",
+    backend: str = "gymnasium",
+    replayable: bool = True,
+    size: Callable[[], Size | None] = lambda: None,
+    extra: str | None = None,
+) -> Task:
+    """A task whose environments `factory` makes one by one; the rest is as in `Task`."""
+
     def make(wanted: Wanted) -> Environment:
         from detent.environments.host import Host
 
@@ -100,7 +110,7 @@ def gymnasium_task(name: str, factory: Factory, suite: str = "gymnasium") -> Tas
             restarts=wanted.restarts,
         )
 
-    return Task(name, suite, "gymnasium", make)
+    return Task(name, suite, backend, make, replayable, size, extra)
 
 
 def envpool_task(task_id: str, suite: str, replayable: bool = True) -> Task:
