@@ -49,16 +49,23 @@ class Reacher(Roboschool):
         lowest, highest = arm.limits["joint1"]
         self._elbow_middle, self._elbow_scale = (lowest + highest) / 2, 2 / (highest - lowest)
         self._release(self._arm, self._motors)
+        if self.render_mode is None:
+            for body in bodies:  # frame and table, which touch nothing
+                if not parts[body].joints:
+                    world.removeBody(body)
 
     def _begin(self) -> Observation:
         self._pose(self._target, self._sliders, self.np_random.uniform(-self.TARGET_RANGE, self.TARGET_RANGE, 2))
         self._pose(self._arm, self._motors, self.np_random.uniform(-self.ANGLE_RANGE, self.ANGLE_RANGE, 2))
+        # Nothing moves the target.
+        self._target_shown = [state[0] for state in self.world.getJointStates(self._target, self._sliders)]
+        self._target_position = self.world.getLinkState(self._target, self._target_link, 0, 1)[0]
         observation = self._observe()
         self._potential = self._measure()
         return observation
 
     def step(self, action: NDArray[np.float32]) -> Stepped:
-        self._advance(self._arm, self._motors, self.TORQUE * clipped(action, 1.0))
+        self._advance(self._arm, self._motors, (self.TORQUE * clipped(action, 1.0)).tolist())
         observation = self._observe()
         before, self._potential = self._potential, self._measure()
         first, second = abs(float(action[0])), abs(float(action[1]))
@@ -72,14 +79,15 @@ class Reacher(Roboschool):
     def _observe(self) -> Observation:
         world = self.world
         (angle, speed, *_), (elbow, elbow_speed, *_) = world.getJointStates(self._arm, self._motors)
-        (x, *_), (y, *_) = world.getJointStates(self._target, self._sliders)
         tip = world.getLinkState(self._arm, self._fingertip_link, 0, 1)[0]
-        target = world.getLinkState(self._target, self._target_link, 0, 1)[0]
-        self._to_target = (tip[0] - target[0], tip[1] - target[1], tip[2] - target[2])
+        x, y, z = self._target_position
+        self._to_target = (tip[0] - x, tip[1] - y, tip[2] - z)
         self._central_speed, self._elbow_speed = SPEED_SCALE * speed, SPEED_SCALE * elbow_speed
         self._elbow = (elbow - self._elbow_middle) * self._elbow_scale
         central = (math.cos(angle), math.sin(angle), self._central_speed)
-        return np.array((x, y, *self._to_target[:2], *central, self._elbow, self._elbow_speed), np.float32)
+        return np.array(
+            (*self._target_shown, *self._to_target[:2], *central, self._elbow, self._elbow_speed), np.float32
+        )
 
     def _measure(self) -> float:
         return -100 * math.hypot(*self._to_target)

@@ -84,7 +84,7 @@ class Walker(Roboschool):
         return observation
 
     def step(self, action: NDArray[np.float32]) -> Stepped:
-        self._advance(self._robot, self._joints, self._strength * clipped(action, 1.0))
+        self._advance(self._robot, self._joints, (self._strength * clipped(action, 1.0)).tolist())
         self._look()
         observation = self._observe()
         alive = self._alive(float(observation[0]) + self.initial_height)
@@ -142,13 +142,15 @@ class Walker(Roboschool):
 
     def _touch(self) -> int:
         """See which feet touch the floor; how many touch anything else?"""
-        others = 0
-        for k, foot in enumerate(self._feet):
-            touched = [point[2] for point in self.world.getContactPoints(bodyA=self._robot, linkIndexA=foot)]
-            on_floor = touched.count(self._floor)
-            self._feet_on_floor[k] = float(on_floor > 0)
-            others += len(touched) > on_floor
-        return others
+        on_floor: set[int] = set()
+        on_others: set[int] = set()
+        for point in self.world.getContactPoints(self._robot):
+            _, _, other, link = point[:4]
+            # Of two parts of the robot that touch, Bullet has one here and one in `point[4]`. As in Roboschool, the
+            # second one does not count.
+            (on_floor if other == self._floor else on_others).add(link)
+        self._feet_on_floor = [float(foot in on_floor) for foot in self._feet]
+        return sum([foot in on_others for foot in self._feet])
 
     def _place(self) -> None:
         """Put the robot where an episode begins, if that is not where its model is."""

@@ -152,11 +152,11 @@ class Roboschool(gymnasium.Env[Observation, NDArray[np.float32]]):
     def close(self) -> None:
         self.world.close()
 
-    def _advance(self, body: int, joints: Sequence[int], torque: NDArray[np.floating[Any]]) -> None:
+    def _advance(self, body: int, joints: Sequence[int], torques: list[float]) -> None:
         """Apply torques to joints for the length of a step."""
-        if not math.isfinite(np.add.reduce(torque)):
+        if not math.isfinite(sum(torques)):
             raise ValueError("the action is not finite")
-        self.world.setJointMotorControlArray(body, joints, self.world.TORQUE_CONTROL, forces=torque.tolist())
+        self.world.setJointMotorControlArray(body, joints, self.world.TORQUE_CONTROL, forces=torques)
         self.world.stepSimulation()
         self.frame += 1
 
