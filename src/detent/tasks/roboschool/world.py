@@ -51,11 +51,10 @@ class World:
             self._bullet = needed("pybullet", "roboschool")
         self._client: int = self._bullet.connect(self._bullet.DIRECT)
         self.close = weakref.finalize(self, self._bullet.disconnect, self._client)
-        # The usual broadphase is a tree whose shape depends on everything that ever moved in it, and with it the order
-        # of contacts, and with that the last bits. The simple one has no memory, and is as fast for so few bodies.
-        self.resetSimulation(self.RESET_USE_SIMPLE_BROADPHASE)
 
     def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
         value = getattr(self._bullet, name)
         if callable(value):
             value = functools.partial(value, physicsClientId=self._client)
@@ -87,7 +86,7 @@ class Roboschool(gymnasium.Env[Observation, NDArray[np.float32]]):
     The episode is truncated after `max_episode_steps` steps.
     """
 
-    metadata = {"render_modes": ["rgb_array"], "render_fps": 60}  # noqa: RUF012
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 60}  # noqa: RUF012  as Gymnasium has it
     size: ClassVar[Size]
     bound: ClassVar[float] = np.inf
     """Of what an observation shows."""
@@ -105,22 +104,11 @@ class Roboschool(gymnasium.Env[Observation, NDArray[np.float32]]):
         """Steps since the reset."""
         self.observation_space = Box(-self.bound, self.bound, (self.size.observation,), np.float32)
         self.action_space = Box(-1.0, 1.0, (self.size.action,), np.float32)
-        self.world = world = World()
-        world.setGravity(0, 0, -self.gravity)
-        world.setPhysicsEngineParameter(
-            fixedTimeStep=self.dt,
-            numSubSteps=self.substeps,
-            numSolverIterations=5,
-            contactERP=0.9,
-            # Roboschool says nothing of these two; both make results reproducible. Bullet would leave its solver early,
-            # by a residual that it computes from memory it has not written.
-            deterministicOverlappingPairs=1,
-            solverResidualThreshold=0,
-        )
-        self._load(world)
+        self.world = World()
+        self._build()
         # A state saved without contacts would be restored without removing those of the episode before.
-        world.performCollisionDetection()
-        self._loaded = world.saveState()
+        self.world.performCollisionDetection()
+        self._loaded = self.world.saveState()
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -151,6 +139,25 @@ class Roboschool(gymnasium.Env[Observation, NDArray[np.float32]]):
 
     def close(self) -> None:
         self.world.close()
+
+    def _build(self) -> None:
+        """Make the world anew."""
+        world = self.world
+        # The usual broadphase is a tree whose shape depends on everything that ever moved in it, and with it the order
+        # of contacts, and with that the last bits. The simple one has no memory, and is as fast for so few bodies.
+        world.resetSimulation(world.RESET_USE_SIMPLE_BROADPHASE)
+        world.setGravity(0, 0, -self.gravity)
+        world.setPhysicsEngineParameter(
+            fixedTimeStep=self.dt,
+            numSubSteps=self.substeps,
+            numSolverIterations=5,
+            contactERP=0.9,
+            # Roboschool says nothing of these two; both make results reproducible. Bullet would end its iterations
+            # early by a residual that was seen to depend on what memory happened to hold.
+            deterministicOverlappingPairs=1,
+            solverResidualThreshold=0,
+        )
+        self._load(world)
 
     def _advance(self, body: int, joints: Sequence[int], torques: list[float]) -> None:
         """Apply torques to joints for the length of a step."""
