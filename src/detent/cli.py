@@ -198,7 +198,7 @@ def _resume(argv: list[str]) -> int:
     changes = {name: vars(args)[name] for name in changeable if vars(args)[name] is not None}
     run = RunDirectory(args.run).run(**changes)
     if not args.quiet and not run.task.replayable:
-        print(f"{run.names[0]} draws random numbers that cannot be restored: the run resumes with new episodes.")
+        print(f"{run.names[0]} cannot be brought back to where it was: the run resumes with new episodes.")
     return _carry_out(run, args.run, args, resume=True)
 
 
@@ -394,10 +394,10 @@ def _tasks(argv: list[str]) -> int:
     _import(parser.parse_args(argv).imports)
     from detent.tasks import TASKS
 
-    print(f"{'task':<28} {'suite':<10} {'backend':<10} resumes")
+    print(f"{'task':<32} {'suite':<10} {'backend':<10} resumes")
     for name in TASKS.names():
         task = TASKS.get(name)
-        print(f"{name:<28} {task.suite:<10} {task.backend:<10} {'exactly' if task.replayable else 'with new episodes'}")
+        print(f"{name:<32} {task.suite:<10} {task.backend:<10} {'exactly' if task.replayable else 'with new episodes'}")
     print("\nAlso any Gymnasium id (gymnasium/ID where EnvPool has it too), and your own as module:factory.")
     return 0
 
