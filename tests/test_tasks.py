@@ -73,7 +73,7 @@ def test_the_step_after_an_end_only_resets(name):
     env.close()
 
 
-@pytest.mark.parametrize("name", ["Hopper-v5", "BipedalWalker-v3", "probe/follow"])
+@pytest.mark.parametrize("name", ["Hopper-v5", "BipedalWalker-v3", "probe/follow", "roboschool/HumanoidFlagrun"])
 def test_replay_brings_environments_back(name):
     task = TASKS.get(name)
     env = task.make(Wanted(seed=1, num_envs=3))

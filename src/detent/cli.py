@@ -210,7 +210,7 @@ def _resume(argv: list[str]) -> int:
     changes = {name: vars(args)[name] for name in changeable if vars(args)[name] is not None}
     run = RunDirectory(args.run).run(**changes)
     if not args.quiet and not run.task.replayable:
-        print(f"{run.names[0]} draws random numbers that cannot be restored: the run resumes with new episodes.")
+        print(f"{run.names[0]} cannot be brought back to where it was: the run resumes with new episodes.")
     return _carry_out(run, args.run, args, resume=True)
 
 

@@ -93,9 +93,13 @@ def gymnasium_task(
     name: str,
     factory: Factory,
     suite: str = "gymnasium",
+    backend: str = "gymnasium",
+    replayable: bool = True,
     size: Callable[[], Size | None] = lambda: None,
     extra: str | None = None,
 ) -> Task:
+    """A task whose environments `factory` makes one by one; the rest is as in `Task`."""
+
     def with_options(options: Mapping[str, Any]) -> Factory:
         return functools.partial(factory, **options) if options else factory
 
@@ -123,7 +127,7 @@ def gymnasium_task(
         finally:
             close_all(envs)
 
-    return Task(name, suite, "gymnasium", make, size=size, extra=extra, factory=with_options, choices=choices)
+    return Task(name, suite, backend, make, replayable, size, extra, with_options, choices)
 
 
 def envpool_task(

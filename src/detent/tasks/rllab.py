@@ -19,6 +19,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -300,7 +301,12 @@ def _task(name: str, robot: Robot) -> Task:
         return Rllab(name, wanted)
 
     return Task(
-        name, "rllab", "mujoco", make, size=lambda: Size(robot.observation_size, robot.action_size, Options.horizon)
+        name,
+        "rllab",
+        "mujoco",
+        make,
+        size=lambda: Size(robot.observation_size, robot.action_size, Options.horizon),
+        factory=lambda options: partial(RllabEnv, name, **options),
     )
 
 
