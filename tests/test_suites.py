@@ -178,12 +178,13 @@ def test_a_missing_extra_gives_the_exact_command(monkeypatch, capsys, tmp_path):
 def test_the_list_of_tasks_fits_a_terminal(capsys):
     assert main(["tasks"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert {line.split()[1] for line in lines[1 : lines.index("")]} == {TASKS.get(n).suite for n in TASKS.names()}
+    listed = {line.split()[0] for line in lines if line.startswith("  ")}
+    assert listed == set(TASKS.names())
     assert main(["tasks", "rllab"]) == 0
     shown = capsys.readouterr().out
     assert "rllab/Humanoid" in shown
     assert "Hopper" not in shown
-    assert all(len(line) <= 100 for line in lines)
+    assert all(len(line) <= 80 for line in lines)
     assert main(["tasks", "rlab"]) == 2
     assert "Did you mean rllab?" in capsys.readouterr().err
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import shlex
@@ -415,19 +416,21 @@ def _tasks(argv: list[str]) -> int:
         raise BadInput(
             f"There is no suite named {args.suite!r}.{nearest(args.suite, suites)} Known: {', '.join(suites)}."
         )
-    print(f"{'task':<34} {'suite':<10} {'obs':>3} {'act':>3} {'horizon':>7}  {'backend':<9} notes")
-    for task in tasks:
-        if args.suite in (None, task.suite):
+    for suite, members in itertools.groupby(tasks, key=lambda task: task.suite):
+        if args.suite not in (None, suite):
+            continue
+        listed = list(members)
+        print(f"{f'{suite} ({listed[0].backend})':<46} obs  act  horizon  resumes")
+        for task in listed:
             size = task.size()
-            numbers = ["?" if size is None else str(number or "-") for number in size or (None, None, None)]
-            notes = [f"needs detent[{task.extra}]"] * bool(task.extra) + ["new episodes"] * (not task.replayable)
-            told = f"{numbers[0]:>3} {numbers[1]:>3} {numbers[2]:>7}  {task.backend:<9} {', '.join(notes)}"
-            print(f"{task.name:<34} {task.suite:<10} {told}".rstrip())
+            obs, act, horizon = ("?", "?", "?") if size is None else (str(number or "-") for number in size)
+            resumes = "exactly" if task.replayable else "new episodes"
+            print(f"  {task.name:<44} {obs:>3}  {act:>3}  {horizon:>7}  {resumes}")
+        print(f"needs: pip install 'detent[{listed[0].extra}]'\n" if listed[0].extra else "")
     print(
-        "\nobs, act: how many numbers; horizon: steps after which an episode is cut.\n"
-        "A resumed run goes on exactly where it was; with the note `new episodes`, it\n"
-        "begins new ones. Also any Gymnasium id (gymnasium/ID where EnvPool has it too),\n"
-        "and your own environment as module:factory."
+        "obs, act: how many numbers; horizon: steps after which an episode is cut.\n"
+        "Also any Gymnasium id (gymnasium/ID where EnvPool has it too), and your own\n"
+        "environment as module:factory, which `detent check` looks over."
     )
     return 0
 
