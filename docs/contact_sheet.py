@@ -29,6 +29,8 @@ from detent.tasks.dm_control import SUITE
 from detent.tasks.paper import NEAREST
 
 COLUMNS = 8
+DISTANCES = {"dog": 1.6, "lqr": 1.5, "quadruped": 4.0, "swimmer": 2.0}
+"""From how far to look where the model's first camera does not show the robot."""
 Picture = np.ndarray
 
 
@@ -62,7 +64,10 @@ def of_domain(domain: str) -> Picture:
         mujoco.mj_resetDataKeyframe(model, data, 0)
     mujoco.mj_forward(model, data)
     with mujoco.Renderer(model, 240, 320) as renderer:
-        renderer.update_scene(data, camera=0 if model.ncam else -1)
+        camera = mujoco.MjvCamera()
+        camera.lookat, camera.azimuth, camera.elevation = data.subtree_com[0], 120, -20
+        camera.distance = DISTANCES.get(domain, 1.0)
+        renderer.update_scene(data, camera=camera if domain in DISTANCES else 0)
         return renderer.render()
 
 
@@ -90,7 +95,7 @@ def main() -> None:
         axis.set_axis_off()
     for axis, (name, draw) in zip(axes.flat, drawn.items(), strict=False):
         axis.imshow(draw())
-        axis.set_title(name, fontsize=8)
+        axis.set_title(name, fontsize=7.5)
     path = Path(__file__).with_name("tasks.png")
     figure.savefig(path, dpi=100)
     print(f"{len(drawn)} pictures: {path}")
