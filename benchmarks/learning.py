@@ -151,8 +151,12 @@ def table(names: list[str]) -> None:
     for key, by_seed in sorted(groups.items()):
         values = [by_seed[seed] for seed in sorted(by_seed)]
         mean = statistics.mean(values)
-        seeds, returns = ", ".join(map(str, sorted(by_seed))), "; ".join(f"{value:,.0f}" for value in values)
-        print(f"| {' | '.join(key)} | {seeds} | {returns} | {mean:,.0f} | {interval(values)} |")
+        seeds, returns = ", ".join(map(str, sorted(by_seed))), "; ".join(map(rounded, values))
+        print(f"| {' | '.join(key)} | {seeds} | {returns} | {rounded(mean)} | {interval(values)} |")
+
+
+def rounded(value: float) -> str:
+    return f"{value:,.1f}" if abs(value) < 100 else f"{value:,.0f}"
 
 
 def interval(values: list[float]) -> str:
@@ -161,7 +165,7 @@ def interval(values: list[float]) -> str:
     from scipy.stats import t
 
     half = t.ppf(0.975, len(values) - 1) * statistics.stdev(values) / len(values) ** 0.5
-    return f"{statistics.mean(values) - half:,.0f} to {statistics.mean(values) + half:,.0f}"
+    return f"{rounded(statistics.mean(values) - half)} to {rounded(statistics.mean(values) + half)}"
 
 
 def main() -> None:
