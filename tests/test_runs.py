@@ -399,6 +399,16 @@ def test_tensorboard(tmp_path):
     assert list((tmp_path / "a" / "tensorboard").glob("events*"))
 
 
+def test_weights_and_biases(tmp_path):
+    """Offline: what would be sent lies in the run directory, with every record in it."""
+    words = ["train", "probe/action", "--steps", "256", "--wandb", "--out", str(tmp_path / "a"), *FLAGS]
+    # A process of its own: W&B writes the end when the process ends.
+    offline = {**os.environ, "WANDB_MODE": "offline", "WANDB_SILENT": "true"}
+    subprocess.run([sys.executable, "-m", "detent.cli", *words], env=offline, check=True)
+    [sent] = (tmp_path / "a" / "wandb").glob("offline-run-*/run-*.wandb")
+    assert sent.read_bytes().count(b"rollout/ep_rew_mean") >= len(list(RunDirectory(tmp_path / "a").records()))
+
+
 def test_the_curves_are_drawn(whole, tmp_path):
     from detent.report.curves import draw_curves
 
