@@ -74,6 +74,12 @@ GRIDS: dict[str, list[Options]] = {
         *grid(task=CHEETAH, algo="trpo", preset=["modern", "paper"], steps=1_000_000, seed=[0, 1, 2],
               head=["discrete", "ordinal"]),
     ],
+    # What ten iterations of conjugate gradient leave of the ordinal head's natural gradient.
+    "trpo-conditioning": [
+        *grid(task=CHEETAH, algo="trpo", preset="modern", steps=1_000_000, seed=[0, 1, 2], head=["ordinal", "discrete"],
+              cg_iterations=40),
+        *grid(task=CHEETAH, algo="trpo", preset="modern", steps=1_000_000, seed=[0, 1, 2], head="ordinal", damping=0.1),
+    ],
     "trpo-humanoid": grid(task=HUMANOID, algo="trpo", preset="modern", steps=1_000_000, seed=[0, 1, 2],
                           head=["gaussian", "discrete"]),
     "acktr": grid(task=[CHEETAH, "Reacher-v5"], algo="acktr", preset="modern", steps=1_000_000, seed=[0, 1, 2],
