@@ -4,12 +4,12 @@
     python benchmarks/interop.py --table       print what is finished
 
 Both learn one task with 64-64 tanh networks for policy and values, 8 environments, batches of 2,048 steps, minibatches
-of 64, 10 epochs, Adam at a constant 3e-4, clipping at 0.2, no clipping of values, no entropy bonus, gradients of at most
-0.5, gamma 0.99, lambda 0.95, running normalisation of observations and rewards (clipped at 10), advantages estimated
-once per batch and standardised in each minibatch, and bootstrapping where a time limit ends an episode. What is not the
-same: random numbers; Stable-Baselines3 divides advantages by the standard deviation with n - 1; its loss has the whole
-squared error of values where ours has half of it, so its weight is half of ours; our environments spend a step on
-resetting, which is in the batch but carries no weight; ours are EnvPool's, theirs Gymnasium's own (the same MuJoCo).
+of 64, 10 epochs, Adam at a constant 3e-4, clipping at 0.2, no clipping of values, no entropy bonus, gradients no longer
+than 0.5, gamma 0.99, lambda 0.95, running normalisation of observations and rewards (clipped at 10), advantages
+estimated once per batch and standardised in each minibatch, and bootstrapping where a time limit ends an episode. What
+is not the same: random numbers; Stable-Baselines3 divides advantages by the standard deviation with n - 1; our
+environments spend a step on resetting, which is in the batch but carries no weight; ours are EnvPool's, theirs
+Gymnasium's own, stepped in one process (the same MuJoCo tasks).
 
 Every run is a fresh process with one thread on one core. The return is the mean of the last 100 training episodes. The
 clock and the processor time run from the first rollout to the end, compilation included, imports excluded; on a busy
@@ -30,9 +30,8 @@ from statistics import mean, median, variance
 from typing import Any
 
 import launch
-from learning import interval
-
 from detent.files import write_whole
+from learning import interval
 
 RESULTS = Path(__file__).with_name("interop.json")
 TASK, STEPS, SEEDS, ENVS, BINS = "Hopper-v5", 300_000, range(5), 8, 11
@@ -82,13 +81,13 @@ def learn_with_sb3(seed: int, steps: int) -> Curve:
             curve.append((self.num_timesteps, float(mean(returns)) if returns else None))
 
     torch.set_num_threads(1)
-    env = VecNormalize(
-        make_vec_env(TASK, n_envs=ENVS, seed=seed), clip_obs=NORMALIZATION_CLIP, clip_reward=NORMALIZATION_CLIP, gamma=GAMMA
-    )  # fmt: skip
+    env = make_vec_env(TASK, n_envs=ENVS, seed=seed)
+    env = VecNormalize(env, clip_obs=NORMALIZATION_CLIP, clip_reward=NORMALIZATION_CLIP, gamma=GAMMA)
     model = PPO(
         OrdinalPolicy, env, seed=seed, device="cpu", n_steps=BATCH // ENVS, batch_size=MINIBATCH, n_epochs=EPOCHS,
-        learning_rate=LEARNING_RATE, max_grad_norm=MAX_GRAD_NORM, gamma=GAMMA, gae_lambda=LAMBDA, normalize_advantage=True,
-        clip_range=CLIP, clip_range_vf=None, vf_coef=SQUARED_ERROR, ent_coef=0.0, target_kl=None, stats_window_size=100,
+        learning_rate=LEARNING_RATE, max_grad_norm=MAX_GRAD_NORM, gamma=GAMMA, gae_lambda=LAMBDA,
+        normalize_advantage=True, clip_range=CLIP, clip_range_vf=None, vf_coef=SQUARED_ERROR, ent_coef=0.0,
+        target_kl=None, stats_window_size=100,
         policy_kwargs={
             "bins": BINS, "net_arch": {"pi": list(HIDDEN), "vf": list(HIDDEN)}, "activation_fn": torch.nn.Tanh,
             "ortho_init": True, "optimizer_class": torch.optim.Adam, "optimizer_kwargs": {"eps": 1e-5},
@@ -166,6 +165,9 @@ def table(steps: int) -> None:
     runs = [run for run in finished() if run["steps"] == steps]
     by_learner = {name: {r["seed"]: r for r in runs if r["learner"] == name} for name in LEARNERS}
     both = sorted(set.intersection(*map(set, by_learner.values())))
+    if not both:
+        print("No seed has been learned by both.")
+        return
     print(f"{TASK}, {steps:,} steps, seeds {', '.join(map(str, both))}\n")
     print("| PPO, ordinal head | return | 95% interval | by seed | steps/s | steps per processor second |")
     print("|---|---|---|---|---|---|")
