@@ -68,7 +68,7 @@ def bounds(space: Space[Any]) -> tuple[NDArray[np.float64], NDArray[np.float64]]
 def grid(low: float, high: float, count: int, dtype: DTypeLike) -> NDArray[np.floating[Any]]:
     """[count] Equally spaced from `low` to `high`, both included exactly; refused if rounding made two the same."""
     positions: NDArray[np.floating[Any]] = np.linspace(low, high, count).astype(dtype)
-    if not (np.diff(positions) > 0).all():
+    if not (positions[1:] > positions[:-1]).all():
         raise BadInput(f"{count} positions between {low:g} and {high:g} cannot be told apart in {np.dtype(dtype)}.")
     return positions
 
