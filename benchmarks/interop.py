@@ -34,12 +34,14 @@ from detent.files import write_whole
 from learning import interval
 
 RESULTS = Path(__file__).with_name("interop.json")
-TASK, STEPS, SEEDS, ENVS, BINS = "Hopper-v5", 300_000, range(5), 8, 11
+TASK, STEPS, SEEDS, ENVS, BINS = "Hopper-v5", 200_000, range(5), 8, 11
 BATCH, MINIBATCH, EPOCHS, HIDDEN = 2048, 64, 10, (64, 64)
 LEARNING_RATE, CLIP, GAMMA, LAMBDA, MAX_GRAD_NORM, NORMALIZATION_CLIP = 3e-4, 0.2, 0.99, 0.95, 0.5, 10.0
 SQUARED_ERROR = 0.5
 """Weight of the mean squared error of values in the loss."""
 CURVE_POINTS = 20
+TIME_LIMIT = 7200.0
+"""Seconds after which a run is given up; the machine may be busy with others."""
 
 Result = dict[str, Any]
 Curve = list[tuple[float, float | None]]
@@ -148,7 +150,7 @@ def run_missing(steps: int, jobs: int) -> None:
         core = cores.get()
         try:
             one = ["--one", learner, "--seed", str(seed), "--steps", str(steps), "--core", str(core)]
-            return launch.run([sys.executable, str(Path(__file__).resolve()), *one])
+            return launch.run([sys.executable, str(Path(__file__).resolve()), *one], time_limit=TIME_LIMIT)
         finally:
             cores.put(core)
 
