@@ -102,6 +102,19 @@ def test_kl_agrees_with_our_head(distribution, head):
     np.testing.assert_allclose(kl_divergence(old, old), 0.0, atol=1e-6)
 
 
+@pytest.mark.parametrize("kind", [DiscreteDistribution, OrdinalDistribution])
+def test_kl_is_finite_where_probabilities_vanish(kind):
+    distribution, head = kind(SPACE, 11), HEADS.get("ordinal" if kind is OrdinalDistribution else "discrete")(bins=11)
+    sharp = torch.full((1, distribution.outputs), 150.0)
+    sharp[:, ::2] = -150.0
+    old = copy.copy(distribution.proba_distribution(sharp))
+    new = distribution.proba_distribution(0.5 * sharp)
+    our_old, our_new = (head.distribution(jnp.asarray(out), {}) for out in (sharp, 0.5 * sharp))
+    assert (old.distribution.base_dist.probs == 0).any()
+    np.testing.assert_allclose(kl_divergence(old, new), our_old.kl(our_new), rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(kl_divergence(new, old), our_new.kl(our_old), rtol=1e-5, atol=1e-5)
+
+
 @every_pair
 def test_samples_have_the_distribution_and_stay_inside(distribution, head):
     torch.manual_seed(0)

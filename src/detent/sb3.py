@@ -29,9 +29,25 @@ try:
     from stable_baselines3.common.type_aliases import Schedule
     from torch import Tensor, nn
     from torch.distributions import Beta, Categorical, Independent
+    from torch.distributions.kl import register_kl
 except ImportError:
     needed("stable_baselines3", "sb3")  # with a sentence
     raise
+
+
+class Choice(Categorical):
+    """One of K. Its KL divergence is finite where PyTorch's is not: where a probability is 0 in float32.
+
+    Far from the peak of an ordinal policy with many bins there is always such a bin, and a step of TRPO that made it
+    more probable, however little, would be refused.
+    """
+
+
+def _kl(p: Choice, q: Choice) -> Float[Tensor, "*b"]:
+    return (p.logits.exp() * (p.logits - q.logits)).sum(-1)
+
+
+register_kl(Choice, Choice)(_kl)
 
 
 class BoundedDistribution(Distribution):
@@ -76,7 +92,7 @@ class DiscreteDistribution(BoundedDistribution):
 
     def proba_distribution(self, out: Float[Tensor, "b mk"]) -> Self:
         logits = self.logits(out.reshape(-1, *self.positions.shape))
-        self.distribution = Independent(Categorical(logits=logits, validate_args=False), 1, validate_args=False)
+        self.distribution = Independent(Choice(logits=logits, validate_args=False), 1, validate_args=False)
         return self
 
     def to_action(self, index: Int[Tensor, "b m"]) -> Float[Tensor, "b m"]:
