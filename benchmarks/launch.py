@@ -19,10 +19,12 @@ class ContestantError(RuntimeError):
     """A contestant ended without a result."""
 
 
-def run(command: Sequence[str], environment: Mapping[str, str] | None = None) -> dict[str, Any]:
+def run(
+    command: Sequence[str], environment: Mapping[str, str] | None = None, time_limit: float = TIME_LIMIT
+) -> dict[str, Any]:
     """Run one contestant to its end and return what it measured."""
     with tempfile.TemporaryDirectory() as scratch:
-        return _result(_start(command, scratch, environment), command)
+        return _result(_start(command, scratch, environment), command, time_limit)
 
 
 def run_together(commands: Sequence[Sequence[str]]) -> list[dict[str, Any]]:
@@ -64,13 +66,13 @@ def _start(command: Sequence[str], scratch: str, environment: Mapping[str, str] 
     )
 
 
-def _result(process: subprocess.Popen[str], command: Sequence[str]) -> dict[str, Any]:
+def _result(process: subprocess.Popen[str], command: Sequence[str], time_limit: float = TIME_LIMIT) -> dict[str, Any]:
     try:
-        output, errors = process.communicate(timeout=TIME_LIMIT)
+        output, errors = process.communicate(timeout=time_limit)
     except subprocess.TimeoutExpired:
         process.kill()
         process.communicate()
-        raise ContestantError(f"{_name(command)} took longer than {TIME_LIMIT:.0f} s") from None
+        raise ContestantError(f"{_name(command)} took longer than {time_limit:.0f} s") from None
     lines = [line for line in output.splitlines() if line.startswith("{")]
     if process.returncode or not lines:
         last_words = " | ".join(errors.strip().splitlines()[-3:])
