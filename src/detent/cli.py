@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from detent.errors import BadInput, DetentError, NeedsImport
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from detent.configuration import Run
     from detent.directory import RunDirectory
     from detent.training import Record
@@ -491,11 +493,51 @@ def _heads(argv: list[str]) -> int:
     return 0
 
 
+# --- export, play, card ---
+
+
+def _policy_path(run: str, best: bool) -> Path:
+    """The policy file that RUN means: a run directory's last or best one, or RUN itself."""
+    from pathlib import Path
+
+    path = Path(run)
+    if not best:
+        return path / "policy.safetensors" if path.is_dir() else path
+    if not path.is_dir():
+        raise BadInput(f"--best is for a run directory, which {run} is not.")
+    if not (path / "best_policy.safetensors").exists():
+        raise BadInput(f"{run} has no best policy: training keeps one with --eval-every only.")
+    return path / "best_policy.safetensors"
+
+
+def _export(argv: list[str]) -> int:
+    from pathlib import Path
+
+    from detent.export import TARGETS, export, file_name
+    from detent.policy import load
+
+    parser = Parser("export", description="Write a trained policy as one file that acts without Detent.")
+    parser.add_argument("run", metavar="RUN", help="a run directory or a policy file")
+    parser.add_argument("--to", required=True, metavar="X", help=f"what to write: {', '.join(TARGETS)}")
+    parser.add_argument("--out", metavar="FILE", help="where (default: beside the policy)")
+    parser.add_argument("--best", action="store_true", help="the best policy that --eval-every kept, not the last")
+    parser.add_argument("--mean", action="store_true", help="the expected action, not the most probable one")
+    args = parser.parse_args(argv)
+    source = _policy_path(args.run, args.best)
+    path = Path(args.out) if args.out else source.with_name(file_name(args.to))
+    if path.is_dir():
+        raise BadInput(f"--out {path} is a directory; name a file in it.")
+    export(load(source), args.to, path, "mean" if args.mean else "mode")
+    print(f"{path}  {path.stat().st_size / 1024:,.0f} KB")
+    return 0
+
+
 VERBS: dict[str, tuple[str, Callable[[list[str]], int]]] = {
     "train": ("train a policy on a task", _train),
     "resume": ("continue a run, or make it longer", _resume),
     "verify": ("execute a run again and compare the bits", _verify),
     "eval": ("play episodes with a trained policy", _eval),
+    "export": ("write a policy as ONNX, NumPy or C", _export),
     "check": ("tell whether your own environment fits", _check),
     "tasks": ("list the tasks", _tasks),
     "heads": ("list the policy heads", _heads),

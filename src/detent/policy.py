@@ -259,7 +259,8 @@ def _categorical(op: Op, _: Tensors) -> Step:
     def categorical(x: Floats, choose: Choose, rng: np.random.Generator | None) -> Floats:
         logits = _by_bins(x, bins)
         if choose == "mode":
-            return grid.take(logits.argmax(-1))
+            chosen: Floats = grid[logits.argmax(-1)]
+            return chosen
         weight = np.exp(logits - logits.max(-1, keepdims=True))
         if choose == "mean":
             mean: Floats = (weight @ grid) / weight.sum(-1)
@@ -267,7 +268,8 @@ def _categorical(op: Op, _: Tensors) -> Step:
         assert rng is not None
         cumulative = weight.cumsum(-1)
         threshold = (1.0 - rng.random((*logits.shape[:-1], 1))) * cumulative[..., -1:]
-        return grid.take(np.sum(cumulative < threshold, axis=-1))
+        drawn: Floats = grid[np.sum(cumulative < threshold, axis=-1)]
+        return drawn
 
     return categorical
 
