@@ -8,7 +8,6 @@ import subprocess
 import sys
 from dataclasses import dataclass
 
-import jax
 import numpy as np
 import onnx
 import onnxruntime
@@ -16,7 +15,6 @@ import pytest
 from gymnasium.spaces import Box
 
 import detent
-from detent.agent import Agent
 from detent.cli import main
 from detent.errors import BadInput
 from detent.export import TARGETS, export, file_bytes
@@ -25,40 +23,22 @@ from detent.export import numpy as to_numpy
 from detent.export import onnx as to_onnx
 from detent.heads import HEADS
 from detent.policy import OPS, Policy, load
-from detent.snapshot import flatten
 from detent.training import train
+from policies import random_policy
 
 LOW, HIGH = np.array([-0.4, 0.0, -3.0, -1.0], np.float32), np.array([0.4, 5.0, 1.0, 1.0], np.float32)
 SIZE = 7
 COUNTS = (3, 1, 5)
 
 
-def policy_of(head_name, actions="scale", normalize=True, shape=None):
-    """A policy of this head with wide-awake random weights."""
+def policy_of(head_name, **meta):
     if head_name == "categorical":
         first = np.array([-1, 4, 0])
         head, space = HEADS.get(head_name)(COUNTS), Box(first, first + np.array(COUNTS) - 1, dtype=np.int64)
     else:
         head, space = HEADS.get(head_name)(), Box(LOW, HIGH, dtype=np.float32)
-    parameters = Agent(head, space, SIZE, (16, 8), policy_gain=3.0).init(jax.random.key(1))
-    rng = np.random.default_rng(0)
-    tensors = {
-        **flatten("policy", parameters["policy"]),
-        **flatten("head", parameters["head"]),
-        "observation/mean": rng.normal(size=SIZE).astype(np.float32),
-        "observation/var": rng.uniform(0.5, 2, SIZE).astype(np.float32),
-        "space/low": space.low,
-        "space/high": space.high,
-    }
-    meta = {
-        "ops": head.deploy(),
-        "actions": actions,
-        "normalize_observations": normalize,
-        "clip": 10.0,
-        "steps": 5,
-        "configuration": {"task": "own:make", "head": head_name, "algo": "ppo"},
-    }
-    return Policy(tensors, meta | ({} if shape is None else {"shape": list(shape)}))
+    configuration = {"task": "own:make", "head": head_name, "algo": "ppo"}
+    return random_policy(head, space, SIZE, **{"steps": 5, "configuration": configuration, **meta})
 
 
 def observations():
@@ -168,7 +148,7 @@ def test_c(head, choose, tmp_path):
 
 @pytest.mark.parametrize(("actions", "normalize", "shape"), [("clip", False, None), ("raw", True, (2, 2))])
 def test_settings_other_than_the_usual(actions, normalize, shape, tmp_path):
-    policy = policy_of("gaussian", actions, normalize, shape)
+    policy = policy_of("gaussian", actions=actions, normalize_observations=normalize, shape=shape or (4,))
     given = OBSERVATIONS[:300] if not normalize else OBSERVATIONS
     _, by_onnx = in_onnxruntime(file_bytes(policy, "onnx"), given)
     _, by_numpy = in_python(file_bytes(policy, "numpy"), given, tmp_path)
@@ -178,7 +158,7 @@ def test_settings_other_than_the_usual(actions, normalize, shape, tmp_path):
 
 
 def test_bounds_that_are_not_finite_are_none(tmp_path):
-    made = policy_of("gaussian", "raw")
+    made = policy_of("gaussian", actions="raw")
     unbounded = {"space/low": np.full(4, -np.inf, np.float32), "space/high": np.full(4, np.inf, np.float32)}
     policy = Policy({**made.tensors, **unbounded}, made.meta)
     given = OBSERVATIONS[:300]

@@ -84,13 +84,14 @@ def make_env(run: Run, window: bool = False) -> Env:
         with warnings.catch_warnings(action="ignore"):  # about versions that are not the newest
             [env] = make_all(factory, task.name, 1)
     except BadInput as error:
-        if "render_mode" not in str(error):
-            raise
-        if window:
+        if "render_mode" in str(error) and window:
             raise BadInput(f"{task.name} has no window; leave --window out to record a film.") from error
-        raise BadInput(
-            f"{task.name} cannot be drawn: what makes it must take `render_mode` and give it to its environment."
-        ) from error
+        if isinstance(error.__cause__, TypeError):  # as of an argument that is not expected
+            raise BadInput(
+                f"{str(error).rstrip('.')}; to be drawn, an environment must take `render_mode`, and so must what "
+                "makes it."
+            ) from error
+        raise
     return env
 
 
@@ -309,12 +310,13 @@ class Film:
             ffmpeg_log_level="error",
             output_params=["-movflags", "+faststart"],
         )
-        self._writer.send(None)
+        with warnings.catch_warnings(action="ignore"):  # JAX warns of forks, and ffmpeg is not one that goes on
+            self._writer.send(None)
 
     def _write_gif(self, path: Path) -> None:
         first, *others = self._gif_pictures
         data = io.BytesIO()
-        duration = 1000 * self._gif_every / self._rate
+        duration = round(1000 * self._gif_every / self._rate, -1)  # ms; GIF counts in hundredths of a second
         first.save(data, "GIF", save_all=True, append_images=others, duration=duration, loop=0)
         write_whole(path, data.getvalue())
 

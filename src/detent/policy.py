@@ -206,7 +206,9 @@ def load(path: str | os.PathLike[str]) -> Policy:
         raise Corrupt(f"{path} is not a Detent policy of version {SCHEMA}; train or export it again.")
     try:
         policy = Policy(tensors, meta)
-        policy(np.zeros(policy.observation_size, np.float32))
+        nothing = np.zeros(policy.observation_size, np.float32)
+        if policy(nothing).shape != policy.shape or not np.isfinite(policy.outputs(nothing)).all():
+            raise ValueError("it does not give an action")
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         raise Corrupt(f"{path} is not a whole policy: its parts do not fit together.") from error
     return policy

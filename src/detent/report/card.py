@@ -1,10 +1,11 @@
-"""The model card of a run: what it is, how well it does, how to use it; Markdown that Hugging Face's hub understands."""
+"""The model card of a run: what it is, how well it does, how to use it. Markdown with Hugging Face's metadata."""
 
 from __future__ import annotations
 
 import io
 import json
 from collections.abc import Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -50,8 +51,8 @@ def card(directory: RunDirectory, file_name: str, policy: Policy, results: Mappi
     parts = [
         _front_matter(name, task, head, algo, results["most probable"]),
         f"# {_plain(name)}",
-        f"A policy for `{_plain(task)}`, trained for {steps:,} steps by {algo} with the {head} head (preset {preset}, seed "
-        f"{run.settings.seed}), with [Detent](https://pypi.org/project/detent/).",
+        f"A policy for `{_plain(task)}`, trained with Detent for {steps:,} steps by {algo} with the {head} head "
+        f"(preset {preset}, seed {run.settings.seed}).",
         f"![Learning curve]({CURVE})",
         "## Evaluation",
         _results(results),
@@ -71,7 +72,7 @@ def card(directory: RunDirectory, file_name: str, policy: Policy, results: Mappi
 
 def _front_matter(name: str, task: str, head: str, algo: str, result: Mapping[str, float]) -> str:
     """YAML, whose strings may be written as in JSON."""
-    quoted = json.dumps
+    quoted = partial(json.dumps, ensure_ascii=False)
     value = f"{result['mean_reward']:.2f} +/- {result['std_reward']:.2f}"
     return "\n".join(
         [
