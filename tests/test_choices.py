@@ -134,7 +134,7 @@ def test_choices_are_learned(make, algo, tmp_path):
     policy = load(tmp_path / "run")
     actions = policy(np.array([[-1.0], [1.0]]))
     assert actions.dtype == np.int64
-    assert actions.tolist() == ([[-1, 5], [1, 6]] if make is Wanted else [[4], [4]])
+    assert actions.tolist() == ([[-1, 5], [1, 6]] if make is Wanted else [4, 4])
     samples = policy.sample(np.ones((200, 1)), np.random.default_rng(0))
     assert (samples == actions[1]).mean() > 0.8
     assert (samples >= run_low(make)).all()
@@ -149,7 +149,7 @@ def test_numpy_draws_the_probabilities_that_jax_has():
     from detent.policy import OPS
 
     [op] = head_of(RAGGED).deploy()
-    unit = OPS["choices"](np.tile(out, (20_000, 1)), op, {}, "sample", np.random.default_rng(2))
+    unit = OPS["choices"](op, {})(np.tile(out, (20_000, 1)), "sample", np.random.default_rng(2))
     drawn = np.rint((unit + 1) / 2 * np.maximum(1, np.array(RAGGED) - 1)).astype(int)
     probabilities = np.exp(np.asarray(head_of(RAGGED).distribution(out, {}).log_probs, np.float64))
     for i, count in enumerate(RAGGED):

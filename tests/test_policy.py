@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import pickle
+import re
 import subprocess
 import sys
 
 import jax
 import numpy as np
 import pytest
-from gymnasium.spaces import Box
+from gymnasium.spaces import Box, Discrete, MultiDiscrete
 
 from detent.agent import Agent
+from detent.environments.host import action_space, choices_of
 from detent.errors import BadInput, DetentError
 from detent.files import write_tensors
 from detent.heads import HEADS
 from detent.policy import OPS, Policy, load
 from detent.rollout import Edge
-from detent.snapshot import flatten
+from policies import random_policy
 from updates import BOX_HEADS
 
 LOW, HIGH = np.array([-0.4, 0.0, -3.0], np.float32), np.array([0.4, 5.0, 1.0], np.float32)
@@ -25,20 +28,10 @@ SIZE = 7
 
 def agent_and_policy(head_name, actions="scale"):
     """An agent with wide-awake random weights, and its policy."""
-    agent = Agent(HEADS.get(head_name)(), Box(LOW, HIGH, dtype=np.float32), SIZE, policy_gain=3.0)
-    parameters = agent.init(jax.random.key(1))
-    rng = np.random.default_rng(0)
-    mean, var = rng.normal(size=SIZE).astype(np.float32), rng.uniform(0.5, 2, SIZE).astype(np.float32)
-    tensors = {
-        **flatten("policy", parameters["policy"]),
-        **flatten("head", parameters["head"]),
-        "observation/mean": mean,
-        "observation/var": var,
-        "space/low": LOW,
-        "space/high": HIGH,
-    }
-    meta = {"ops": agent.head.deploy(), "actions": actions, "normalize_observations": True, "clip": 10.0, "steps": 0}
-    return agent, parameters, Policy(tensors, meta)
+    space = Box(LOW, HIGH, dtype=np.float32)
+    agent = Agent(HEADS.get(head_name)(), space, SIZE, policy_gain=3.0)
+    policy = random_policy(agent.head, space, SIZE, agent.hidden_sizes, actions=actions)
+    return agent, agent.init(jax.random.key(1)), policy
 
 
 def normalized(policy, observation):
@@ -103,28 +96,111 @@ def test_a_saved_policy_acts_the_same(tmp_path):
     np.testing.assert_array_equal(load(tmp_path / "p.safetensors")(OBSERVATIONS), policy(OBSERVATIONS))
 
 
-def test_acting_needs_no_jax(tmp_path):
+def test_acting_needs_numpy_and_safetensors_alone(tmp_path):
+    """In a program that can import nothing else that is not Python's own."""
     _, _, policy = agent_and_policy("beta")
     policy.save(tmp_path / "p.safetensors")
-    code = (
-        "import sys, detent; p = detent.load(sys.argv[1]); print(p([0.0] * 7).shape);"
-        "assert not {'jax', 'gymnasium', 'envpool', 'optax'} & set(sys.modules)"
-    )
+    code = """
+import sys
+from importlib.abc import MetaPathFinder
+
+class Refuse(MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        first = name.split(".")[0]
+        if first not in {"detent", "numpy", "safetensors", *sys.stdlib_module_names}:
+            raise ImportError(name)
+
+sys.meta_path.insert(0, Refuse())
+import detent
+from detent.policy import load
+assert load is detent.load
+policy = load(sys.argv[1])
+print(policy([0.0] * 7).shape, policy.predict([[0.0] * 7], deterministic=False)[0].shape)
+assert not {"jax", "gymnasium", "envpool", "optax"} & set(sys.modules)
+"""
     result = subprocess.run(
         [sys.executable, "-c", code, str(tmp_path / "p.safetensors")], capture_output=True, text=True
     )
     assert result.returncode == 0, result.stderr
-    assert result.stdout.strip() == "(3,)"
+    assert result.stdout.strip() == "(3,) (1, 3)"
+
+
+def test_predict_is_stable_baselines3s():
+    _, _, policy = agent_and_policy("ordinal")
+    action, state = policy.predict(OBSERVATIONS, None, np.ones(200, bool), True)
+    assert state is None
+    np.testing.assert_array_equal(action, policy(OBSERVATIONS))
+    assert policy.predict(OBSERVATIONS[0], deterministic=True)[0].shape == (3,)
+    drawn, _ = policy.predict(OBSERVATIONS, deterministic=False)
+    again, _ = policy.predict(OBSERVATIONS, deterministic=False)
+    assert (drawn != again).any()
+    np.testing.assert_array_equal(agent_and_policy("ordinal")[2].sample(OBSERVATIONS), drawn)
+
+
+@pytest.mark.parametrize("space", [Discrete(3, start=2), MultiDiscrete([3, 2]), Box(-1, 1, (2, 3), np.float32)])
+def test_actions_have_the_environments_own_shape(space):
+    """So that `env.step(policy(observation))` works."""
+    flat = action_space("own", space, bounded=True)
+    counts = choices_of(space)
+    head = HEADS.get("ordinal")() if counts is None else HEADS.get("categorical")(counts)
+    policy = random_policy(head, flat, SIZE, shape=list(space.shape))
+    for act in (policy, policy.mean, policy.sample, lambda o: policy.predict(o)[0]):
+        single, batch = act(OBSERVATIONS[0]), act(OBSERVATIONS)
+        assert single in space
+        assert batch.shape == (200, *space.shape)
+        assert all(action in space for action in batch)
+    assert len(np.unique(policy(OBSERVATIONS).reshape(200, -1), axis=0)) > 1
+    # A file of before has no shape: its actions have one axis.
+    before = Policy(policy.tensors, {k: v for k, v in policy.meta.items() if k != "shape"})
+    np.testing.assert_array_equal(before(OBSERVATIONS), policy(OBSERVATIONS).reshape(200, -1))
+
+
+def test_a_policy_can_be_copied_and_sent_to_other_processes():
+    _, _, policy = agent_and_policy("gaussian")
+    policy(OBSERVATIONS)
+    np.testing.assert_array_equal(pickle.loads(pickle.dumps(policy))(OBSERVATIONS), policy(OBSERVATIONS))
+
+
+def test_any_type_of_number_will_do():
+    _, _, policy = agent_and_policy("gaussian")
+    whole = np.arange(7)
+    for kind in (np.float64, np.float16, np.int64, np.uint8, np.float32):
+        np.testing.assert_array_equal(policy(whole.astype(kind)), policy(whole.tolist()))
+    assert policy(np.zeros((0, 7))).shape == (0, 3)
+    assert agent_and_policy("ordinal")[2](np.zeros((0, 7))).shape == (0, 3)
+
+
+@pytest.mark.parametrize(
+    ("observation", "sentence"),
+    [
+        (np.zeros(5), "observations of 7 numbers, not of shape (5,)."),
+        (np.zeros((2, 5)), "observations of 7 numbers, not of shape (2, 5)."),
+        (1.0, "observations of 7 numbers, not of shape ()."),
+        (["a"] * 7, "observations of 7 numbers, not of type <U1."),
+        ([None] * 7, "observations of 7 numbers, not of type object."),
+        (np.zeros(7, complex), "observations of 7 numbers, not of type complex128."),
+        ({"position": 1.0}, "observations of 7 numbers, not of type object."),
+        ([[0.0] * 7, [0.0] * 6], "observations of 7 numbers, not rows of different lengths."),
+        ([0, 0, np.nan, 0, 0, 0, 0], "has nan at index 2;"),
+        ([[0] * 7, [0, 0, 0, 0, 0, 0, -np.inf]], "has -inf at index (1, 6);"),
+        ([1e300] * 7, "has inf at index 0;"),
+    ],
+)
+def test_bad_observations_are_refused_in_a_sentence(observation, sentence):
+    for head in ("gaussian", "ordinal"):
+        _, _, policy = agent_and_policy(head)
+        for act in (policy, policy.mean, policy.sample, policy.predict):
+            with pytest.raises(BadInput, match=re.escape(sentence)) as raised:
+                act(observation)
+            assert "\n" not in str(raised.value)
 
 
 def test_every_op_that_a_head_deploys_is_known():
     assert {op["op"] for name in HEADS.names() for op in HEADS.get(name)().deploy()} == set(OPS)
 
 
-def test_bad_files_and_observations_are_refused_in_a_sentence(tmp_path):
+def test_bad_files_are_refused_in_a_sentence(tmp_path):
     _, _, policy = agent_and_policy("gaussian")
-    with pytest.raises(BadInput, match="observations of 7 numbers"):
-        policy(np.zeros(5))
     with pytest.raises(BadInput, match="does not exist"):
         load(tmp_path / "nothing")
     path = tmp_path / "p.safetensors"
@@ -140,3 +216,7 @@ def test_bad_files_and_observations_are_refused_in_a_sentence(tmp_path):
     Policy(policy.tensors, {**policy.meta, "ops": [{"op": "rm -rf"}]}).save(path)
     with pytest.raises(BadInput, match="'rm -rf'"):
         load(path)
+    for key, value in {"shape": [2, 2], "clip": None, "ops": [{"op": "categorical", "bins": 2}]}.items():
+        Policy(policy.tensors, {**policy.meta, key: value}).save(path)
+        with pytest.raises(DetentError, match="its parts do not fit together"):
+            load(path)

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from detent.errors import BadInput, DetentError, NeedsImport
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from detent.configuration import Run
     from detent.directory import RunDirectory
     from detent.training import Record
@@ -491,11 +493,127 @@ def _heads(argv: list[str]) -> int:
     return 0
 
 
+# --- export, play, card ---
+
+
+def _policy_path(run: str, best: bool) -> Path:
+    """The policy file that RUN means: a run directory's last or best one, or RUN itself."""
+    from pathlib import Path
+
+    path = Path(run)
+    if not best:
+        return path / "policy.safetensors" if path.is_dir() else path
+    if not path.is_dir():
+        raise BadInput(f"--best is for a run directory, which {run} is not.")
+    if not (path / "best_policy.safetensors").exists():
+        raise BadInput(f"{run} has no best policy: training keeps one with --eval-every only.")
+    return path / "best_policy.safetensors"
+
+
+def _export(argv: list[str]) -> int:
+    from pathlib import Path
+
+    from detent.export import TARGETS, export, file_name
+    from detent.policy import load
+
+    parser = Parser("export", description="Write a trained policy as one file that acts without Detent.")
+    parser.add_argument("run", metavar="RUN", help="a run directory or a policy file")
+    parser.add_argument("--to", required=True, metavar="X", help=f"what to write: {', '.join(TARGETS)}")
+    parser.add_argument("--out", metavar="FILE", help="where (default: beside the policy)")
+    parser.add_argument("--best", action="store_true", help="the best policy that --eval-every kept, not the last")
+    parser.add_argument("--mean", action="store_true", help="the expected action, not the most probable one")
+    args = parser.parse_args(argv)
+    source = _policy_path(args.run, args.best)
+    path = Path(args.out) if args.out else source.with_name(file_name(args.to))
+    if path.is_dir():
+        raise BadInput(f"--out {path} is a directory; name a file in it.")
+    export(load(source), args.to, path, "mean" if args.mean else "mode")
+    print(f"{path}  {path.stat().st_size / 1024:,.0f} KB")
+    return 0
+
+
+def _play(argv: list[str]) -> int:
+    import contextlib
+    from pathlib import Path
+
+    from detent.configuration import Run
+    from detent.play import Film, make_env, play
+    from detent.policy import load
+    from detent.progress import rounded
+
+    parser = Parser(
+        "play",
+        description="Watch a trained policy: record play.mp4 and play.gif, or open a window.\n"
+        "Policies trained in EnvPool play in the Gymnasium environment of the same id.",
+    )
+    parser.add_argument("run", metavar="RUN", help="a run directory or a policy file")
+    parser.add_argument("--episodes", default="1", metavar="N", help="episodes to play (default: 1)")
+    parser.add_argument("--out", metavar="X", help="FILE.mp4, FILE.gif, or a directory for both (default: RUN)")
+    parser.add_argument("--seed", default="0", metavar="N", help="seed of the first episode (default: 0)")
+    parser.add_argument("--sample", action="store_true", help="sampled actions, not the most probable ones")
+    parser.add_argument("--window", action="store_true", help="show a window and record nothing")
+    parser.add_argument("--best", action="store_true", help="the best policy that --eval-every kept, not the last")
+    _import_flag(parser)
+    args = parser.parse_args(argv)
+    _import(args.imports)
+    if args.window and args.out:
+        raise BadInput("With --window nothing is recorded; leave --out or --window out.")
+    episodes, seed = _whole("--episodes", args.episodes, 1), _whole("--seed", args.seed, 0)
+    source = _policy_path(args.run, args.best)
+    policy = load(source)
+    run = Run.from_configuration(policy.meta.get("configuration", {}))
+    out = Path(args.out) if args.out else source.parent
+    whole = {} if args.window else {"mp4": out / "play.mp4", "gif": out / "play.gif"}
+    files = {out.suffix[1:]: out} if out.suffix in (".mp4", ".gif") else whole
+    with contextlib.closing(make_env(run, args.window)) as env, contextlib.ExitStack() as stack:
+        film = stack.enter_context(Film(env, files.get("mp4"), files.get("gif"))) if files else None
+        for number, episode in enumerate(play(run, policy, env, episodes, seed, args.sample, film), 1):
+            print(f"episode {number}: return {rounded(episode.total)} in {episode.length:,} steps", flush=True)
+    for path in files.values():
+        print(f"{path}  {path.stat().st_size / 1024:,.0f} KB")
+    return 0
+
+
+def _card(argv: list[str]) -> int:
+    from pathlib import Path
+
+    from detent.directory import RunDirectory
+    from detent.policy import load
+    from detent.report.card import write_card
+
+    parser = Parser(
+        "card",
+        description="Evaluate a trained policy and write its model card: Markdown with the metadata\n"
+        "of Hugging Face's model-index, and the learning curve beside it.",
+    )
+    parser.add_argument("run", metavar="RUN", help="a run directory")
+    parser.add_argument("--out", metavar="FILE", help="where (default: README.md in RUN)")
+    parser.add_argument("--episodes", default="20", metavar="N", help="episodes to evaluate (default: 20)")
+    parser.add_argument("--seed", default="0", metavar="N", help="seed of the episodes (default: 0)")
+    parser.add_argument("--best", action="store_true", help="the best policy that --eval-every kept, not the last")
+    _import_flag(parser)
+    args = parser.parse_args(argv)
+    _import(args.imports)
+    episodes, seed = _whole("--episodes", args.episodes, 1), _whole("--seed", args.seed, 0)
+    directory = RunDirectory(args.run)
+    directory.configuration()
+    source = _policy_path(args.run, args.best)
+    path = Path(args.out) if args.out else directory.path / "README.md"
+    if path.is_dir():
+        raise BadInput(f"--out {path} is a directory; name a file in it.")
+    for written in write_card(directory, source.name, load(source), path, episodes, seed):
+        print(written)
+    return 0
+
+
 VERBS: dict[str, tuple[str, Callable[[list[str]], int]]] = {
     "train": ("train a policy on a task", _train),
     "resume": ("continue a run, or make it longer", _resume),
     "verify": ("execute a run again and compare the bits", _verify),
     "eval": ("play episodes with a trained policy", _eval),
+    "export": ("write a policy as ONNX, NumPy or C", _export),
+    "play": ("record a film of a trained policy", _play),
+    "card": ("write the model card of a run", _card),
     "check": ("tell whether your own environment fits", _check),
     "tasks": ("list the tasks", _tasks),
     "heads": ("list the policy heads", _heads),

@@ -59,8 +59,9 @@ def _play(act: Act, env: Environment, episodes: int) -> Evaluation:
     state, observation = env.reset()
     step_env = jax.jit(env.step) if env.traceable else env.step
     while left.any():
+        action = act(np.asarray(observation)).reshape(env.num_envs, -1)
         with jax.enable_x64(env.traceable):
-            state, taken = step_env(state, jnp.asarray(act(np.asarray(observation))))
+            state, taken = step_env(state, jnp.asarray(action))
         step: Step = jax.device_get(taken)
         observation = step.observation
         counted = step.valid & (left > 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -42,7 +43,8 @@ def write_whole(path: Path, data: bytes) -> None:
         os.replace(temporary, path)
         flush(path.parent)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            temporary.unlink()
         raise cannot_write(path, error) from error
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -21,27 +22,40 @@ Floats = NDArray[Any]
 """float32 on the way in and out; NumPy's own idea of precision in between."""
 Choose = str
 """How one action is taken from a distribution: `mode`, `mean` or `sample`."""
+Op = Mapping[str, Any]
+Tensors = Mapping[str, Floats]
+Step = Callable[[Floats, Choose, np.random.Generator | None], Floats]
+"""One op with its constants in place: takes the running value [..., a] and gives the next one [..., b]."""
+
+
+@dataclass(frozen=True)
+class Normalizer:
+    """clip((observation - mean) scale, -clip, clip), with scale = 1 / sqrt(var + 1e-8)."""
+
+    mean: Floats
+    scale: Floats
+    clip: np.float32
+
+    def __call__(self, x: Floats) -> Floats:
+        # The mean is subtracted first, as in training: folded into one shift, it would cost digits.
+        x = (x - self.mean) * self.scale
+        return np.minimum(np.maximum(x, -self.clip, out=x), self.clip, out=x)
 
 
 @dataclass(frozen=True)
 class Policy:
     """Observation -> action, with normaliser, network, head and bounds inside.
 
-    `policy(obs)` is the most probable action; `policy.sample(obs, rng)` draws one. Both take one observation
-    or a batch and give actions inside the environment's bounds: real numbers, or integers where they are choices.
+    `policy(obs)` is the most probable action, `policy.mean(obs)` the expected one, `policy.sample(obs)` a random one.
+    All take one observation or a batch and give actions inside the environment's bounds and of its shape: real
+    numbers, or integers where they are choices.
     """
 
-    tensors: Mapping[str, Floats]
+    tensors: Tensors
     """`observation/mean`, `observation/var`, `policy/<i>/w`, `policy/<i>/b`, `head/<name>`, `space/low`,
     `space/high`, `observations`: a few hundred normalised observations of the last rollout."""
     meta: Mapping[str, Any]
-    """JSON: `ops`, `actions`, `normalize_observations`, `clip`, and where the policy comes from."""
-    _layers: list[tuple[Floats, Floats]] = field(init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        names = [name for name in self.tensors if name.startswith("policy/") and name.endswith("/w")]
-        layers = [(self.tensors[f"policy/{i}/w"], self.tensors[f"policy/{i}/b"]) for i in range(len(names))]
-        object.__setattr__(self, "_layers", layers)
+    """JSON: `ops`, `actions`, `shape`, `normalize_observations`, `clip`, and where the policy comes from."""
 
     def __call__(self, observation: ArrayLike) -> Floats:
         """The mode: what to deploy."""
@@ -51,40 +65,133 @@ class Policy:
         """The expected action: smoother than the mode, but between the peaks of a policy that has two."""
         return self._act(observation, "mean")
 
-    def sample(self, observation: ArrayLike, rng: np.random.Generator) -> Floats:
-        """A random action, as in training."""
-        return self._act(observation, "sample", rng)
+    def sample(self, observation: ArrayLike, rng: np.random.Generator | None = None) -> Floats:
+        """A random action, as in training; without a generator, from the policy's own, which begins at seed 0."""
+        return self._act(observation, "sample", rng or self._rng)
 
-    @property
-    def observation_size(self) -> int:
-        return int(self._layers[0][0].shape[0])
+    def predict(
+        self, observation: ArrayLike, state: object = None, episode_start: object = None, deterministic: bool = True
+    ) -> tuple[Floats, None]:
+        """The mode, or a random action if not `deterministic`, with Stable-Baselines3's signature.
+
+        `state` and `episode_start` are for policies with a memory, which this one is not.
+        """
+        return (self(observation) if deterministic else self.sample(observation)), None
+
+    def outputs(self, observation: ArrayLike) -> Floats:
+        """[..., o] What the network's last layer gives."""
+        x = self._checked(observation)
+        if self.normalizer:
+            x = self.normalizer(x)
+        for w, b in self.layers[:-1]:
+            x = np.tanh(x @ w + b)
+        w, b = self.layers[-1]
+        last: Floats = x @ w + b
+        return last
 
     def save(self, path: Path) -> None:
         write_tensors(path, dict(self.tensors), {"schema": SCHEMA, "kind": "policy", **self.meta})
 
-    def _act(self, observation: ArrayLike, choose: Choose, rng: np.random.Generator | None = None) -> Floats:
-        x = np.asarray(observation, np.float32)
-        if x.ndim == 0 or x.shape[-1] != self.observation_size:
-            raise BadInput(f"The policy takes observations of {self.observation_size} numbers, not of shape {x.shape}.")
-        if self.meta["normalize_observations"]:
-            mean, var = self.tensors["observation/mean"], self.tensors["observation/var"]
-            x = np.clip((x - mean) / np.sqrt(var + np.float32(EPSILON)), -self.meta["clip"], self.meta["clip"])
-        for w, b in self._layers[:-1]:
-            x = np.tanh(x @ w + b)
-        w, b = self._layers[-1]
-        x = x @ w + b
-        for op in self.meta["ops"]:
-            x = OPS[op["op"]](x, op, self.tensors, choose, rng)
-        return self._bounded(x)
+    def __reduce__(self) -> tuple[Any, ...]:
+        """What is prepared for acting is prepared again by whoever gets a copy."""
+        return Policy, (self.tensors, self.meta)
 
-    def _bounded(self, unit: Floats) -> Floats:
+    # --- What acting needs, prepared once. ---
+
+    @cached_property
+    def layers(self) -> list[tuple[Floats, Floats]]:
+        """(w [in, out], b [out]) of each layer."""
+        count = sum(name.startswith("policy/") and name.endswith("/w") for name in self.tensors)
+        return [(self.tensors[f"policy/{i}/w"], self.tensors[f"policy/{i}/b"]) for i in range(count)]
+
+    @cached_property
+    def observation_size(self) -> int:
+        return int(self.layers[0][0].shape[0])
+
+    @cached_property
+    def normalizer(self) -> Normalizer | None:
+        if not self.meta["normalize_observations"]:
+            return None
+        mean, var = self.tensors["observation/mean"], self.tensors["observation/var"]
+        return Normalizer(mean, 1 / np.sqrt(var + np.float32(EPSILON)), np.float32(self.meta["clip"]))
+
+    @cached_property
+    def ops(self) -> list[Op]:
+        """What `Head.deploy` said."""
+        if self.meta["ops"] is None:
+            raise BadInput(
+                f"The head {self.head!r} has no method `deploy`, so its policy can act in training only; add the "
+                "method (docs/deploy.md lists the ops it may use) and train again."
+            )
+        return list(self.meta["ops"])
+
+    @property
+    def head(self) -> str:
+        return str(self.meta.get("configuration", {}).get("head", "unknown"))
+
+    @cached_property
+    def shape(self) -> tuple[int, ...]:
+        """Of one action, as the environment has it; `()` for a Discrete space."""
+        return tuple(int(size) for size in self.meta.get("shape", self.tensors["space/low"].shape))
+
+    @cached_property
+    def _steps(self) -> list[Step]:
+        unknown = [op["op"] for op in self.ops if op["op"] not in OPS]
+        if unknown:
+            raise BadInput(
+                f"The head {self.head!r} needs the op {unknown[0]!r}, which this version of Detent does not have; it "
+                f"has {', '.join(OPS)}."
+            )
+        return [*(OPS[op["op"]](op, self.tensors) for op in self.ops), self._bounds()]
+
+    @cached_property
+    def _rng(self) -> np.random.Generator:
+        return np.random.default_rng(0)
+
+    def _bounds(self) -> Step:
+        """From units in which the bounds are -1 and 1 to the environment's own, never outside them."""
         low, high = self.tensors["space/low"], self.tensors["space/high"]
-        if self.meta["actions"] == "scale":
-            half = np.float32(0.5) * (high - low)
-            unit = np.where(unit < 0, low + (unit + 1) * half, high - (1 - unit) * half)
-        if np.issubdtype(low.dtype, np.integer):
-            unit = np.rint(unit)
-        return np.clip(unit, low, high).astype(low.dtype)
+        half = np.float32(0.5) * (high - low)
+        scaled, whole = self.meta["actions"] == "scale", np.issubdtype(low.dtype, np.integer)
+        shape = None if self.shape == low.shape else self.shape
+
+        def bounded(unit: Floats, *_: Any) -> Floats:
+            if scaled:
+                # From the nearer end, so that -1 and 1 give the bounds exactly.
+                unit = np.where(unit < 0, low + (unit + 1) * half, high - (1 - unit) * half)
+            if whole:
+                unit = np.rint(unit)
+            action = np.minimum(np.maximum(unit, low), high).astype(low.dtype, copy=False)
+            # [()] makes a number of an array without axes, which is what a Discrete space has.
+            return action if shape is None else action.reshape((*unit.shape[:-1], *shape))[()]
+
+        return bounded
+
+    def _act(self, observation: ArrayLike, choose: Choose, rng: np.random.Generator | None = None) -> Floats:
+        x = self.outputs(observation)
+        for step in self._steps:
+            x = step(x, choose, rng)
+        return x
+
+    def _checked(self, observation: ArrayLike) -> NDArray[np.float32]:
+        """[..., d] The observation as finite float32 numbers, or a sentence."""
+        wanted = f"The policy takes observations of {self.observation_size} numbers, not"
+        try:
+            x = np.asarray(observation)
+        except ValueError as error:
+            raise BadInput(f"{wanted} rows of different lengths.") from error
+        if x.dtype.kind not in "fiub":
+            raise BadInput(f"{wanted} of type {x.dtype}.")
+        if x.ndim == 0 or x.shape[-1] != self.observation_size:
+            raise BadInput(f"{wanted} of shape {x.shape}.")
+        if x.dtype != np.float32:
+            with np.errstate(over="ignore"):
+                x = x.astype(np.float32)
+        if not np.isfinite(x).all():
+            place = tuple(int(i) for i in np.argwhere(~np.isfinite(x))[0])
+            where = place[0] if len(place) == 1 else place
+            raise BadInput(f"The observation has {x[place]} at index {where}; a policy acts on finite numbers only.")
+        return x
 
 
 def load(path: str | os.PathLike[str]) -> Policy:
@@ -98,24 +205,21 @@ def load(path: str | os.PathLike[str]) -> Policy:
     if meta.get("kind") != "policy" or meta.get("schema") != SCHEMA:
         raise Corrupt(f"{path} is not a Detent policy of version {SCHEMA}; train or export it again.")
     try:
-        unknown = [op["op"] for op in meta["ops"] if op["op"] not in OPS]
-        if unknown:
-            raise BadInput(f"{path} needs the operation {unknown[0]!r}, which this version of Detent does not have.")
         policy = Policy(tensors, meta)
-        policy(np.zeros(policy.observation_size))
+        nothing = np.zeros(policy.observation_size, np.float32)
+        if policy(nothing).shape != policy.shape or not np.isfinite(policy.outputs(nothing)).all():
+            raise ValueError("it does not give an action")
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         raise Corrupt(f"{path} is not a whole policy: its parts do not fit together.") from error
     return policy
 
 
-# --- The vocabulary of `Head.deploy`: every op takes the running value and gives the next one. -------------
-
-Apply = Callable[[Floats, Mapping[str, Any], Mapping[str, Floats], Choose, np.random.Generator | None], Floats]
+# --- The vocabulary of `Head.deploy`: each name with what makes a `Step` of an op and the policy's tensors. ----------
 
 
-def _by_bins(x: Floats, op: Mapping[str, Any]) -> Floats:
+def _by_bins(x: Floats, bins: int) -> Floats:
     """[..., m K] -> [..., m, K]."""
-    by_bins: Floats = x.reshape(*x.shape[:-1], -1, op["bins"])
+    by_bins: Floats = x.reshape(*x.shape[:-1], x.shape[-1] // bins, bins)
     return by_bins
 
 
@@ -123,73 +227,108 @@ def _softplus(x: Floats) -> Floats:
     return np.logaddexp(x, np.float32(0.0))
 
 
-def _running_sum(x: Floats, op: Mapping[str, Any], *_: Any) -> Floats:
-    return np.cumsum(_by_bins(x, op), axis=-1).reshape(x.shape)
+def _running_sum(op: Op, _: Tensors) -> Step:
+    bins = int(op["bins"])
+
+    def running_sum(x: Floats, *_: Any) -> Floats:
+        summed: Floats = _by_bins(x, bins).cumsum(-1)
+        return summed.reshape(x.shape)
+
+    return running_sum
 
 
-def _released_ladder(x: Floats, op: Mapping[str, Any], *_: Any) -> Floats:
-    logits, bins = _by_bins(x, op), int(op["bins"])
+def _released_ladder(op: Op, _: Tensors) -> Step:
+    bins = int(op["bins"])
     i = np.arange(bins, dtype=np.float32)
-    return (-(bins - i) * _softplus(-logits) - i * _softplus(logits)).reshape(x.shape)
+
+    def ladder(x: Floats, *_: Any) -> Floats:
+        logits = _by_bins(x, bins)
+        rungs: Floats = (i - bins) * _softplus(-logits) - i * _softplus(logits)
+        return rungs.reshape(x.shape)
+
+    return ladder
 
 
-def _categorical(x: Floats, op: Mapping[str, Any], _: Any, choose: Choose, rng: np.random.Generator | None) -> Floats:
-    logits, bins = _by_bins(x, op), int(op["bins"])
-    grid: Floats = np.linspace(-1.0, 1.0, bins, dtype=np.float32)
-    if choose == "mode":
-        chosen: Floats = grid[np.argmax(logits, axis=-1)]
-        return chosen
-    weight = np.exp(logits - logits.max(-1, keepdims=True))
-    if choose == "mean":
-        mean: Floats = (weight @ grid) / weight.sum(-1)
-        return mean
-    assert rng is not None
-    cumulative = np.cumsum(weight, axis=-1)
-    threshold = (1.0 - rng.random((*logits.shape[:-1], 1))) * cumulative[..., -1:]
-    drawn: Floats = grid[np.sum(cumulative < threshold, axis=-1)]
-    return drawn
+def positions(bins: int) -> NDArray[np.float32]:
+    """[K] Where the bins are, in units where the bounds are -1 and 1."""
+    return np.linspace(-1.0, 1.0, bins, dtype=np.float32)
 
 
-def _choices(x: Floats, op: Mapping[str, Any], _: Any, choose: Choose, rng: np.random.Generator | None) -> Floats:
+def _categorical(op: Op, _: Tensors) -> Step:
+    bins = int(op["bins"])
+    grid = positions(bins)
+
+    def categorical(x: Floats, choose: Choose, rng: np.random.Generator | None) -> Floats:
+        logits = _by_bins(x, bins)
+        if choose == "mode":
+            chosen: Floats = grid[logits.argmax(-1)]
+            return chosen
+        weight = np.exp(logits - logits.max(-1, keepdims=True))
+        if choose == "mean":
+            mean: Floats = (weight @ grid) / weight.sum(-1)
+            return mean
+        assert rng is not None
+        cumulative = weight.cumsum(-1)
+        threshold = (1.0 - rng.random((*logits.shape[:-1], 1))) * cumulative[..., -1:]
+        drawn: Floats = grid[np.sum(cumulative < threshold, axis=-1)]
+        return drawn
+
+    return categorical
+
+
+def counts_of(op: Op) -> list[int]:
+    """The numbers of choices per dimension of the op `choices`."""
+    return [int(count) for count in op["counts"].split(",")]
+
+
+def _choices(op: Op, _: Tensors) -> Step:
     """The mean of choices makes no sense: it is the mode."""
-    counts = [int(count) for count in op["counts"].split(",")]
-    chosen = []
-    for logits in np.split(x, np.cumsum(counts)[:-1], axis=-1):
+    counts = counts_of(op)
+    borders = np.cumsum(counts)[:-1]
+    spacing = 2 / np.maximum(1, np.array(counts) - 1)
+
+    def choices(x: Floats, choose: Choose, rng: np.random.Generator | None) -> Floats:
         if choose == "sample":
             assert rng is not None
-            chosen.append(np.argmax(logits + rng.gumbel(size=logits.shape), axis=-1))
-        else:
-            chosen.append(np.argmax(logits, axis=-1))
-    last = np.maximum(1, np.array(counts) - 1)
-    unit: Floats = np.stack(chosen, axis=-1) * (2 / last) - 1
-    return unit
+            x = x + rng.gumbel(size=x.shape)
+        chosen = [logits.argmax(-1) for logits in np.split(x, borders, axis=-1)]
+        unit: Floats = np.stack(chosen, axis=-1) * spacing - 1
+        return unit
+
+    return choices
 
 
-def _normal(
-    x: Floats, op: Mapping[str, Any], tensors: Mapping[str, Floats], choose: Choose, rng: np.random.Generator | None
-) -> Floats:
-    if choose != "sample":
-        return x
-    assert rng is not None
-    return x + np.exp(tensors[f"head/{op['log_std']}"]) * rng.standard_normal(x.shape, np.float32)
+def _normal(op: Op, tensors: Tensors) -> Step:
+    std = np.exp(tensors[f"head/{op['log_std']}"])
 
-
-def _beta(x: Floats, op: Mapping[str, Any], _: Any, choose: Choose, rng: np.random.Generator | None) -> Floats:
-    a, b = np.split(x, 2, axis=-1)
-    if choose == "mode":
-        total = a + b
-        position = np.where(total > 0, a / np.where(total > 0, total, 1), np.float32(0.5))
-    elif choose == "mean":
-        position = (1 + a) / (2 + a + b)
-    else:
+    def normal(x: Floats, choose: Choose, rng: np.random.Generator | None) -> Floats:
+        if choose != "sample":
+            return x
         assert rng is not None
-        position = rng.beta(1 + a, 1 + b).astype(np.float32)
-    return 2 * position - 1
+        return x + std * rng.standard_normal(x.shape, np.float32)
+
+    return normal
 
 
-OPS: dict[str, Apply] = {
-    "tanh": lambda x, *_: np.tanh(x),
-    "softplus": lambda x, *_: _softplus(x),
+def _beta(op: Op, _: Tensors) -> Step:
+    def beta(x: Floats, choose: Choose, rng: np.random.Generator | None) -> Floats:
+        a, b = np.split(x, 2, axis=-1)
+        if choose == "mode":
+            total = a + b
+            position = np.where(total > 0, a / np.where(total > 0, total, 1), np.float32(0.5))
+        elif choose == "mean":
+            position = (1 + a) / (2 + a + b)
+        else:
+            assert rng is not None
+            position = rng.beta(1 + a, 1 + b).astype(np.float32)
+        return 2 * position - 1
+
+    return beta
+
+
+OPS: dict[str, Callable[[Op, Tensors], Step]] = {
+    "tanh": lambda *_: lambda x, *_: np.tanh(x),
+    "softplus": lambda *_: lambda x, *_: _softplus(x),
     "running_sum": _running_sum,
     "released_ladder": _released_ladder,
     "categorical": _categorical,

@@ -244,8 +244,9 @@ class _Trainer:
             "observations": np.asarray(normalized(self.edge, now.memory.observation_moments, now.memory.observation)),
         }
         meta = {
-            "ops": self.run.head.deploy(),
+            "ops": self.run.head.deploy() if hasattr(self.run.head, "deploy") else None,
             "actions": self.edge.actions,
+            "shape": list(self.env.action_shape),
             "normalize_observations": self.edge.normalize_observations,
             "clip": self.edge.clip,
             "steps": now.steps,

@@ -47,6 +47,8 @@ class Environment(Protocol):
     observation_size: int
     space: ActionSpace
     """Of one environment's actions: one axis, finite bounds unless actions are passed on raw."""
+    action_shape: tuple[int, ...]
+    """Of one action as the environment itself has it; `()` for a Discrete space."""
     num_envs: int
     traceable: bool
     """Whether `step` can be used inside `jax.jit` and `jax.lax.scan`."""

@@ -59,8 +59,8 @@ class Host:
             self.observation_size = observation_size(name, envs[0].observation_space)
             native = envs[0].action_space
             self.space = action_space(name, native, bounded)
-            shape, dtype = native.shape or (), np.dtype(native.dtype)
-            setup = Setup(name, seed, num_envs, self.observation_size, shape, dtype)
+            self.action_shape: tuple[int, ...] = native.shape or ()
+            setup = Setup(name, seed, num_envs, self.observation_size, self.action_shape, np.dtype(native.dtype))
             self._stepper: Serial | Workers
             if workers == 0:
                 envs += make_all(factory, name, num_envs - 1)

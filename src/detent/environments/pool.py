@@ -87,6 +87,7 @@ class Pool:
             self.space = Box(0, np.array([space.n - 1]), dtype=np.int64)
         else:
             self.space = Box(space.low.astype(np.float32), space.high.astype(np.float32), dtype=np.float32)
+        self.action_shape: tuple[int, ...] = space.shape
         self.observation_size = flat_size(observation_space, without)
         self.num_envs = num_envs
         self._action_dtype = np.int32 if self._choices else space.dtype

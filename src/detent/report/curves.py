@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import BinaryIO
 
 from detent.directory import RunDirectory
 
 
-def draw_curves(runs: Mapping[str, RunDirectory], title: str, path: Path) -> None:
-    """One curve per run, labelled at its end, into one picture."""
+def draw_curves(runs: Mapping[str, RunDirectory], title: str, file: Path | BinaryIO) -> None:
+    """One curve per run, labelled at its end, into one picture, a PNG."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(7.5, 4.5), layout="constrained")
@@ -35,4 +36,4 @@ def draw_curves(runs: Mapping[str, RunDirectory], title: str, path: Path) -> Non
     axes.spines[["top", "right"]].set_visible(False)
     # Room for the labels at the ends of the curves.
     axes.set_xlim(0, axes.get_xlim()[1] * 1.22)
-    figure.savefig(path, dpi=150)
+    figure.savefig(file, format="png", dpi=150)

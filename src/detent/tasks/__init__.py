@@ -79,6 +79,8 @@ class Task:
     """With these options, what makes one Gymnasium environment, if the task is made of such."""
     choices: Callable[[Mapping[str, Any]], tuple[int, ...] | None] = lambda options: None
     """With these options, the numbers of choices per action dimension; None where actions are real."""
+    envpool_id: str | None = None
+    """EnvPool's name for it, if it is EnvPool's."""
 
 
 TASKS: Registry[Task] = Registry("task", __name__)
@@ -157,7 +159,7 @@ def envpool_task(
 
         return Size(*sizes(task_id, without))
 
-    return Task(name, suite, "envpool", make, replayable, size, choices=lambda _: choices)
+    return Task(name, suite, "envpool", make, replayable, size, choices=lambda _: choices, envpool_id=task_id)
 
 
 def find_task(name: str, may_import: bool = True) -> Task:

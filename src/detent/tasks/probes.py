@@ -64,6 +64,7 @@ class Probe:
     def __init__(self, rules: Rules, wanted: Wanted) -> None:
         self.num_envs = wanted.num_envs
         self.space = Box(-1.0, 1.0, (1,), np.float32)
+        self.action_shape = self.space.shape
         self._rules = rules
         self._key = jax.random.key(wanted.small_seed)
 

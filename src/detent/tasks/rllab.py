@@ -180,6 +180,7 @@ class Rllab:
         self.observation_size = robot.observation_size
         self._simulations = Simulations(robot, options, wanted.num_envs, wanted.threads)
         self.space = _box(self._simulations)
+        self.action_shape = self.space.shape
         shape, dtype = (robot.action_size,), np.dtype(np.float32)
         self._setup = Setup(name, wanted.seed, wanted.num_envs, robot.observation_size, shape, dtype)
         self._horizon = options.horizon

@@ -1,0 +1,161 @@
+"""The model card of a run: what it is, how well it does, how to use it. Markdown with Hugging Face's metadata."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+from detent.directory import RunDirectory
+from detent.errors import BadInput
+from detent.extras import needed
+from detent.files import write_whole
+from detent.play import factory_of
+from detent.policy import Policy
+from detent.report.curves import draw_curves
+from detent.runs import evaluate_run
+
+CURVE = "learning_curve.png"
+
+
+def write_card(
+    directory: RunDirectory, file_name: str, policy: Policy, path: Path, episodes: int, seed: int
+) -> list[Path]:
+    """Evaluate the policy, whose file is `file_name`, and write card and learning curve; returns what was written."""
+    needed("matplotlib", "report")
+    run = directory.run()
+    results = {
+        "most probable": evaluate_run(run, policy, episodes, seed),
+        "sampled": evaluate_run(run, policy, episodes, seed, np.random.default_rng(seed)),
+    }
+    task, head, algo, _ = run.names
+    picture = io.BytesIO()
+    draw_curves({head: directory}, f"{task}, {algo} with the {head} head", picture)
+    written = [path.with_name(CURVE), path]
+    write_whole(written[0], picture.getvalue())
+    write_whole(path, card(directory, file_name, policy, results).encode())
+    return written
+
+
+def card(directory: RunDirectory, file_name: str, policy: Policy, results: Mapping[str, Mapping[str, float]]) -> str:
+    described, run = directory.configuration(), directory.run()
+    task, head, algo, preset = run.names
+    steps = int(policy.meta["steps"])
+    name = f"{algo}-{head}-{task}"
+    parts = [
+        _front_matter(name, task, head, algo, results["most probable"]),
+        f"# {_plain(name)}",
+        f"A policy for `{_plain(task)}`, trained with Detent for {steps:,} steps by {algo} with the {head} head "
+        f"(preset {preset}, seed {run.settings.seed}).",
+        f"![Learning curve]({CURVE})",
+        "## Evaluation",
+        _results(results),
+        f"Return: mean ± standard deviation over {int(results['sampled']['episodes'])} episodes in environments that "
+        "training did not see. One run is one seed: other seeds may do better or worse.",
+        "## Use",
+        f"```python\n{usage(directory, file_name, policy)}```",
+        "Acting needs NumPy and safetensors, and loading the file executes nothing. `policy.mean` and `policy.sample` "
+        "give the expected and a random action; `detent export` writes ONNX, NumPy and C.",
+        "## Configuration",
+        _table(("option", "value"), ((k, json.dumps(v)) for k, v in sorted(described["options"].items()))),
+        "## Versions",
+        _table(("package", "version"), described.get("versions", {}).items()),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _front_matter(name: str, task: str, head: str, algo: str, result: Mapping[str, float]) -> str:
+    """YAML, whose strings may be written as in JSON."""
+    quoted = partial(json.dumps, ensure_ascii=False)
+    value = f"{result['mean_reward']:.2f} +/- {result['std_reward']:.2f}"
+    return "\n".join(
+        [
+            "---",
+            "library_name: detent",
+            "tags:",
+            *(
+                f"- {quoted(tag)}"
+                for tag in (task, "deep-reinforcement-learning", "reinforcement-learning", algo, head)
+            ),
+            "model-index:",
+            f"- name: {quoted(name)}",
+            "  results:",
+            "  - task:",
+            "      type: reinforcement-learning",
+            "      name: reinforcement-learning",
+            "    dataset:",
+            f"      name: {quoted(task)}",
+            f"      type: {quoted(task)}",
+            "    metrics:",
+            "    - type: mean_reward",
+            f"      value: {quoted(value)}",
+            "      name: mean_reward",
+            "      verified: false",
+            "---",
+        ]
+    )
+
+
+def _results(results: Mapping[str, Mapping[str, float]]) -> str:
+    success = all("success_rate" in result for result in results.values())
+    rows = [
+        (
+            actions,
+            f"{result['mean_reward']:,.2f} ± {result['std_reward']:,.2f}",
+            f"{result['mean_ep_length']:,.1f}",
+            *([f"{result['success_rate']:.2f}"] if success else []),
+        )
+        for actions, result in results.items()
+    ]
+    return _table(("actions", "return", "episode length", *(["success rate"] if success else [])), rows)
+
+
+def usage(directory: RunDirectory, file_name: str, policy: Policy) -> str:
+    """A program that works where the policy's file is: an episode, if there is an environment to have it in."""
+    load = f'import detent\n\npolicy = detent.load("{file_name}")\n'
+    env_id = _gymnasium_id(directory)
+    if env_id is None:
+        return (
+            f"import numpy as np\n{load}observation = np.zeros({policy.observation_size}, np.float32)"
+            "  # what your environment gives\naction = policy(observation)\n"
+        )
+    return f"""\
+import gymnasium
+{load}env = gymnasium.make({json.dumps(env_id)})
+observation, _ = env.reset(seed=0)
+total, over = 0.0, False
+while not over:
+    observation, reward, terminated, truncated, _ = env.step(policy(observation))
+    total, over = total + reward, terminated or truncated
+print(total)
+"""
+
+
+def _gymnasium_id(directory: RunDirectory) -> str | None:
+    """The id of the run's task in Gymnasium, if it has it and `gymnasium.make` needs no more than that."""
+    run = directory.run()
+    env_id = run.task.envpool_id or run.names[0].removeprefix("gymnasium/")
+    if run.settings.env_kwargs or env_id not in gymnasium.registry:
+        return None
+    try:
+        factory_of(run.task, {})
+    except BadInput:
+        return None
+    return env_id
+
+
+def _table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    header = list(header)
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join("| " + " | ".join(_plain(str(cell)) for cell in line) + " |" for line in lines)
+
+
+def _plain(text: Any) -> str:
+    """Text that means nothing in Markdown."""
+    return str(text).replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;").replace("`", "'").replace("\n", " ")
