@@ -16,7 +16,7 @@ demo: install  ## train three heads for about three minutes and draw their learn
 	$(BIN)/python examples/demo.py
 
 docs: install  ## the documentation site, in site/; open site/index.html
-	$(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 test: install  ## everything that must hold, in minutes
 	$(BIN)/pytest -q
