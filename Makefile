@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: install demo test test-all lint types layers check bench clean
+.PHONY: install demo docs test test-all lint types layers check bench clean
 
 install: $(VENV)/.installed
 
@@ -14,6 +14,9 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 
 demo: install  ## train three heads for about three minutes and draw their learning curves
 	$(BIN)/python examples/demo.py
+
+docs: install  ## the documentation site, in site/; open site/index.html
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 test: install  ## everything that must hold, in minutes
 	$(BIN)/pytest -q
@@ -37,4 +40,4 @@ bench: install  ## speed against peers and against the physics (about half an ho
 	$(BIN)/python benchmarks/speed.py
 
 clean:
-	rm -rf $(VENV) .peers-venv build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) site .peers-venv build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache

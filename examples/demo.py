@@ -8,6 +8,7 @@ Gaussian overtakes both.
 from __future__ import annotations
 
 import shutil
+import sys
 import tempfile
 from pathlib import Path
 
@@ -17,20 +18,20 @@ from detent.progress import follow
 from detent.report.curves import draw_curves
 from detent.runs import evaluate_run
 
-TASK, STEPS = "HalfCheetah-v5", 600_000
+TASK = "HalfCheetah-v5"
 HEADS = ("gaussian", "discrete", "ordinal")
 
 
-def main() -> None:
+def main(steps: int = 600_000) -> None:
     out = Path("runs/demo")
     if out.exists():  # nobody's runs are deleted
         shutil.move(out, tempfile.mkdtemp(prefix="demo-before-", dir=out.parent))
     for head in HEADS:
         # The paper steps one environment; sixteen are as good and use the whole machine.
-        run = detent.Run(TASK, head, preset="paper", envs=16, steps=STEPS, seed=1)
-        for _ in follow(detent.train(run, out=out / head), head, STEPS):
+        run = detent.Run(TASK, head, preset="paper", envs=16, steps=steps, seed=1)
+        for _ in follow(detent.train(run, out=out / head), head, steps):
             pass
-    print(f"\n{TASK}, PPO with the paper's settings, {STEPS:,} steps, one seed. Return over 10 episodes, mode:")
+    print(f"\n{TASK}, PPO with the paper's settings, {steps:,} steps, one seed. Return over 10 episodes, mode:")
     for head in HEADS:
         result = evaluate_run(RunDirectory(out / head).run(), detent.load(out / head), 10, seed=0)
         print(f"  {head:<10} {result['mean_reward']:>8,.0f} ± {result['std_reward']:,.0f}")
@@ -40,4 +41,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(*map(int, sys.argv[1:]))

@@ -1,0 +1,143 @@
+"""What the documentation tells its readers to type, and a reader who types it.
+
+    cd DIRECTORY && python tests/documented.py PAGE
+
+runs every ```python and ```sh block of a page from top to bottom, in one process and one namespace. Blocks are
+shortened: numbers of steps and of episodes become small (`SHORTER`, `ADDED`). What stands in `NOT_RUN` is left out. Any
+other kind of block (```text) is not for typing.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+STEPS = "1000"
+SHORTER = {
+    "python": [(r"\bsteps=[\d_]+", f"steps={STEPS}")],
+    "sh": [(r"--steps [\d.e]+", f"--steps {STEPS}")],
+}
+"""In a block of this language, what is replaced by what."""
+ADDED = {"train": ("--steps", STEPS), "eval": ("--episodes", "2")}
+"""Flags that a verb gets where it has none of that name."""
+
+NOT_RUN = {
+    "pip install .": "installs; `make test` has done so",
+    "make demo": "runs examples/demo.py, which has a test of its own",
+    "make docs": "builds the site, which has a test of its own",
+    "make test": "is what runs this",
+    "make check": "is what runs this",
+    "pytest tests/test_invariance.py": "is part of `make test`",
+    "python benchmarks/speed.py --seconds 6": "installs other libraries, and takes minutes on a quiet machine",
+    "python benchmarks/learning.py GRID ...": "hours",
+    "python benchmarks/learning.py --table GRID ...": "GRID stands for the name of one",
+}
+"""Commands, with the reason."""
+
+INCLUDED = re.compile(r'\s*--8<-- "([^"]+)"\s*')
+"""A block that is a file of the repository."""
+
+
+class Block(NamedTuple):
+    """A fenced block of a page."""
+
+    page: Path
+    line: int
+    """Of its first line in the page."""
+    language: str
+    text: str
+
+    @property
+    def file(self) -> Path | None:
+        """The file that the block shows, if it is one."""
+        found = INCLUDED.fullmatch(self.text)
+        return ROOT / found[1] if found else None
+
+    @property
+    def shortened(self) -> str:
+        text = self.text
+        for pattern, replacement in SHORTER.get(self.language, []):
+            text = re.sub(pattern, replacement, text)
+        return text
+
+
+def blocks(page: Path) -> Iterator[Block]:
+    """The fenced blocks of a page. A block inside a list is indented, and loses that."""
+    begun: tuple[int, str, str] | None = None
+    for number, line in enumerate(page.read_text(encoding="utf-8").splitlines(), 1):
+        fence = re.match(r"( *)```(\S*)", line)
+        if fence and begun is None:
+            begun, lines = (number + 1, fence[1], fence[2]), []
+        elif fence and begun is not None:
+            yield Block(page, begun[0], begun[2], "".join(f"{one.removeprefix(begun[1])}\n" for one in lines))
+            begun = None
+        elif begun is not None:
+            lines.append(line)
+    if begun is not None:
+        raise AssertionError(f"{page}:{begun[0]}: a block without an end")
+
+
+def commands(block: Block, shortened: bool = True) -> Iterator[list[str]]:
+    """The words of each command of a ```sh block, without comments."""
+    text = (block.shortened if shortened else block.text).replace("\\\n", " ")
+    for line in text.splitlines():
+        words = shlex.split(line, comments=True)
+        if words:
+            yield words
+
+
+def run_page(page: Path) -> None:
+    namespace: dict[str, Any] = {"__name__": "page"}
+    home = Path.cwd()
+    for block in blocks(page):
+        if block.language == "python" and block.file is None:
+            # Lines are counted as in the page, for the sake of tracebacks.
+            exec(compile("\n" * (block.line - 1) + block.shortened, str(page), "exec"), namespace)
+        elif block.language == "sh":
+            os.chdir(home)
+            for original, words in zip(commands(block, shortened=False), commands(block), strict=True):
+                if shlex.join(original) not in NOT_RUN:
+                    print(f"{page.name}:{block.line}: {shlex.join(words)}", flush=True)
+                    run_command(words)
+        os.chdir(home)
+
+
+def run_command(words: list[str]) -> None:
+    """Run one command; anything but success is an error."""
+    settings = list(itertools.takewhile(lambda word: re.match(r"[A-Z_]+=", word), words))
+    os.environ.update(setting.split("=", 1) for setting in settings)
+    program, *rest = words[len(settings) :]
+    if program == "cd":
+        os.chdir(rest[0])
+    elif program == "detent":
+        flag, value = ADDED.get(rest[0], ("", ""))
+        code = run_detent(rest + [flag, value] * (bool(flag) and flag not in rest and "--help" not in rest))
+        assert code == 0, f"{shlex.join(words)}: exit code {code}"
+    elif program == "python":
+        assert len(rest) == 1, f"{shlex.join(words)}: only examples, which take a number of steps, can be run"
+        subprocess.run([sys.executable, *rest, STEPS], check=True)
+    else:
+        raise AssertionError(f"{shlex.join(words)}: no way to run it is known; if there is none, say why in NOT_RUN")
+
+
+def run_detent(words: list[str]) -> Any:
+    from detent.cli import main
+
+    try:
+        return main(words)
+    except SystemExit as end:  # `--help`
+        return end.code or 0
+
+
+if __name__ == "__main__":
+    run_page(Path(sys.argv[1]))
