@@ -62,6 +62,15 @@ class Policy:
     def save(self, path: Path) -> None:
         write_tensors(path, dict(self.tensors), {"schema": SCHEMA, "kind": "policy", **self.meta})
 
+    def outputs(self, normalized: ArrayLike) -> Floats:
+        """The network's outputs, which `ops` turn into actions, for *normalised* observations."""
+        x = np.asarray(normalized, np.float32)
+        for w, b in self._layers[:-1]:
+            x = np.tanh(x @ w + b)
+        w, b = self._layers[-1]
+        outputs: Floats = x @ w + b
+        return outputs
+
     def _act(self, observation: ArrayLike, choose: Choose, rng: np.random.Generator | None = None) -> Floats:
         x = np.asarray(observation, np.float32)
         if x.ndim == 0 or x.shape[-1] != self.observation_size:
@@ -69,15 +78,13 @@ class Policy:
         if self.meta["normalize_observations"]:
             mean, var = self.tensors["observation/mean"], self.tensors["observation/var"]
             x = np.clip((x - mean) / np.sqrt(var + np.float32(EPSILON)), -self.meta["clip"], self.meta["clip"])
-        for w, b in self._layers[:-1]:
-            x = np.tanh(x @ w + b)
-        w, b = self._layers[-1]
-        x = x @ w + b
+        x = self.outputs(x)
         for op in self.meta["ops"]:
             x = OPS[op["op"]](x, op, self.tensors, choose, rng)
-        return self._bounded(x)
+        return self.bounded(x)
 
-    def _bounded(self, unit: Floats) -> Floats:
+    def bounded(self, unit: Floats) -> Floats:
+        """Actions in units where the bounds are -1 and 1, as the environment takes them."""
         low, high = self.tensors["space/low"], self.tensors["space/high"]
         if self.meta["actions"] == "scale":
             half = np.float32(0.5) * (high - low)
