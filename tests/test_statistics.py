@@ -94,7 +94,15 @@ def test_probability_of_improvement_by_hand():
     assert 0 <= one.low <= one.value <= one.high <= 1
     two = s.probability_of_improvement([[1.0, 3.0], [5.0, 6.0]], [[2.0, 3.0], [0.0, 1.0]])
     assert two.value == pytest.approx((0.375 + 1) / 2), "the mean over tasks"
-    assert s.probability_of_improvement([[5.0, 6.0]], [[0.0, 1.0]]) == s.Interval(1.0, 1.0, 1.0)
+
+
+def test_four_wins_of_four_are_not_certainty():
+    won, lost = [[5.0, 6.0, 7.0]], [[0.0, 1.0, 2.0, 3.0]]
+    sure = s.probability_of_improvement(won, lost)
+    # Three disjoint pairs are all won with probability p^3, which is 2.5% at the lower end.
+    assert (sure.value, sure.low**3, sure.high) == (1.0, pytest.approx(0.025), 1.0)
+    beaten = s.probability_of_improvement(lost, won)
+    assert (beaten.value, beaten.low, beaten.high) == (0.0, 0.0, pytest.approx(1 - sure.low))
 
 
 def test_welch_agrees_with_scipy():

@@ -124,7 +124,8 @@ def probability_of_improvement(
 ) -> Interval:
     """The probability that a run of `a` is better than a run of `b`, ties counting half; the mean over tasks.
 
-    For one task it is Mann and Whitney's U / (n m).
+    For one task it is Mann and Whitney's U / (n m). Where all pairs went one way, so do all resamples; the interval
+    then ends at the probability p with p^k = (1 - level) / 2, where k pairs can be formed without using a run twice.
     """
     tasks = _paired(a, b)
 
@@ -133,7 +134,12 @@ def probability_of_improvement(
         mean: Floats = np.mean(wins, axis=0)
         return mean
 
-    return bootstrap(probability, [*a, *b], seed, resamples, level)
+    found = bootstrap(probability, [*a, *b], seed, resamples, level)
+    if found.value not in (0.0, 1.0) or math.isnan(found.low):
+        return found
+    pairs = sum(min(np.asarray(x).size, np.asarray(y).size) for x, y in zip(a, b, strict=True))
+    reach = ((1 - level) / 2) ** (1 / pairs)
+    return Interval(1.0, reach, 1.0) if found.value == 1.0 else Interval(0.0, 0.0, 1 - reach)
 
 
 def _wins(x: Floats, y: Floats) -> Floats:

@@ -25,7 +25,10 @@
     e.append(...children.flat().filter(c => c != null));
     return e;
   }
-  const format = digits => new Intl.NumberFormat("en-US", { minimumFractionDigits: digits, maximumFractionDigits: digits });
+  function format(digits) {
+    const f = new Intl.NumberFormat("en-US", { minimumFractionDigits: digits, maximumFractionDigits: digits });
+    return { format: x => f.format(x).replace("-", "−") };
+  }
   const whole = format(0), tenth = format(1), hundredth = format(2), thousandth = format(3);
   const count = (n, what) => `${whole.format(n)} ${what}${n === 1 ? "" : "s"}`;
   /** A return with as many digits as its size asks for. */
@@ -46,8 +49,12 @@
     const m = Math.round(s / 60);
     return m < 60 ? `${m} min` : `${whole.format(Math.floor(m / 60))} h ${String(m % 60).padStart(2, "0")} min`;
   }
+  function steps(x) {
+    const [size, unit] = x >= 1e6 ? [1e6, "M"] : x >= 1e3 ? [1e3, "k"] : [1, ""];
+    return +(x / size).toPrecision(4) + unit;
+  }
   function short(x) {
-    const size = Math.abs(x), digits = y => String(+y.toPrecision(4));
+    const size = Math.abs(x), digits = y => String(+y.toPrecision(4)).replace("-", "−");
     return size >= 1e6 ? digits(x / 1e6) + "M" : size >= 1e4 ? digits(x / 1e3) + "k" : size >= 1000 ? whole.format(x) : digits(x);
   }
   function clock(s, step) {
@@ -64,10 +71,16 @@
     svg.setAttribute("width", 26); svg.setAttribute("height", 10); svg.setAttribute("aria-hidden", "true");
     svg.setAttribute("class", "swatch");
     const line = document.createElementNS(svg.namespaceURI, "line");
-    for (const [k, w] of Object.entries({ x1: 0, x2: 26, y1: 5, y2: 5, stroke: v.colour, "stroke-width": 3 })) line.setAttribute(k, w);
+    for (const [k, w] of Object.entries({ x1: 0, x2: 26, y1: 5, y2: 5, stroke: ink(v), "stroke-width": 3 })) line.setAttribute(k, w);
     if (v.dash.length) line.setAttribute("stroke-dasharray", v.dash.join(" "));
     svg.append(line);
     return svg;
+  }
+  const dark = window.matchMedia("(prefers-color-scheme: dark)");
+  /** A variant's colour, lighter on a dark page. */
+  function ink(v) {
+    const parts = [1, 3, 5].map(i => parseInt(v.colour.slice(i, i + 2), 16));
+    return dark.matches ? `rgb(${parts.map(c => Math.round(c + (255 - c) * .28)).join(" ")})` : v.colour;
   }
   const variant = run => D.variants[run.variant];
   const mark = status => ({ diverged: "bad", failed: "bad", damaged: "bad", stopped: "warn", running: "warn" })[status];
@@ -304,7 +317,7 @@
         e.preventDefault();
         move(panel, Math.max(0, Math.min(GRID, (panel.cursor ?? GRID / 2) + by)));
       });
-      panel.figure = h("figure", {}, h("figcaption", {}, task, h("span", {}, ` · ${count(own.length, "run")}`)), canvas, readout);
+      panel.figure = h("figure", {}, h("figcaption", {}, task, h("span", {}, ` · return · ${count(own.length, "run")}`)), canvas, readout);
       return panel;
     });
     $("panels").className = tasks.length === 1 ? "grid one" : "grid";
@@ -335,24 +348,25 @@
     const wanted = Math.max(2, Math.floor(s.width / 90));
     const xt = state.x === "steps" ? ticks(0, highest, wanted) : clockTicks(highest, wanted);
     const m = axes(s, { low: 0, high: highest, ticks: xt.found }, { low, high, ticks: ticks(low, high, Math.max(3, s.height / 55)).found },
-      x => state.x === "steps" ? short(x) : clock(x, xt.step), short);
+      x => state.x === "steps" ? steps(x) : clock(x, xt.step), short);
     panel.map = { ...m, highest, width: s.width };
     const g = s.g;
     for (const group of panel.groups) {
-      g.globalAlpha = .18; g.fillStyle = group.v.colour;
+      g.globalAlpha = .18; g.fillStyle = ink(group.v);
       fillBetween(g, xs, group.low, group.high, m.px, m.py);
     }
     if (state.seeds) for (const group of panel.groups) {
       if (group.runs.length < 2) continue;
-      g.globalAlpha = group.runs.length > 12 ? .15 : .35; g.strokeStyle = group.v.colour; g.lineWidth = .8; g.setLineDash([]);
+      g.globalAlpha = group.runs.length > 12 ? .15 : .35; g.strokeStyle = ink(group.v); g.lineWidth = .8; g.setLineDash([]);
       for (const r of group.runs) if (state.smooth) stroke(g, xs, r.grid, m.px, m.py); else stroke(g, curve(r)[state.x], curve(r).returns, m.px, m.py);
     }
     for (const group of panel.groups) {
       const full = group.runs.length, less = i => group.runsAt[i] < full;
-      g.strokeStyle = group.v.colour; g.lineWidth = 2; g.setLineDash(group.v.dash);
+      g.globalAlpha = 1; g.strokeStyle = ink(group.v); g.lineWidth = 2; g.setLineDash(group.v.dash);
       stroke(g, xs, group.centre.map((y, i) => less(i) ? NaN : y), m.px, m.py);
-      g.globalAlpha = .4; // pale where some runs are missing: a mean over fewer seeds is another mean
-      stroke(g, xs, group.centre.map((y, i) => less(i - 1) || less(i) || less(i + 1) ? y : NaN), m.px, m.py);
+      // Pale where some runs are missing, and broken where another one ends: a mean over fewer seeds is another mean.
+      g.globalAlpha = .45;
+      stroke(g, xs, group.centre.map((y, i) => less(i) && group.runsAt[i] === (group.runsAt[i - 1] ?? 0) ? y : NaN), m.px, m.py);
       g.setLineDash([]); g.globalAlpha = 1;
       for (const r of group.runs) {
         if (r.status !== "diverged") continue;
@@ -406,14 +420,19 @@
     const width = 130, at = y => 5 + (most > least ? (y - least) / (most - least) : .5) * (width - 10);
     const svg = shape("svg", { width, height: 14, "aria-hidden": "true" });
     svg.append(shape("line", { x1: 0, x2: width, y1: 7, y2: 7, stroke: "var(--rule)" }));
-    if (low != null) svg.append(shape("line", { x1: at(low), x2: at(high), y1: 7, y2: 7, stroke: v.colour, "stroke-width": 3 }));
-    if (x != null) svg.append(shape("circle", { cx: at(x), cy: 7, r: 4, fill: v.colour }));
+    if (low != null) svg.append(shape("line", { x1: at(low), x2: at(high), y1: 7, y2: 7, stroke: ink(v), "stroke-width": 3 }));
+    if (x != null) svg.append(shape("circle", { cx: at(x), cy: 7, r: 4, fill: ink(v) }));
     return svg;
   }
   function within([x, low, high]) {
     if (x == null) return "–";
     const [a, b, c] = values(x, low, high);
     return [a, low == null ? "" : h("span", { class: "range" }, ` [${b}, ${c}]`)];
+  }
+  /** A probability, which one run by itself does not tell. */
+  function percent([x, low, high]) {
+    const f = y => whole.format(100 * y);
+    return low == null ? "–" : [f(x), h("span", { class: "range" }, ` [${f(low)}, ${f(high)}]`)];
   }
   function statuses(row) {
     const parts = [];
@@ -432,7 +451,7 @@
   function against(versus, isBaseline) {
     return [
       h("td", { class: "n" }, isBaseline ? "" : versus ? within(versus.difference) : "–"),
-      h("td", { class: "n" }, isBaseline ? "" : versus ? within(versus.improvement.map(p => p == null ? null : 100 * p)) : "–"),
+      h("td", { class: "n" }, isBaseline ? "" : versus ? percent(versus.improvement) : "–"),
       h("td", {}, verdict(versus, isBaseline)),
     ];
   }
@@ -497,7 +516,7 @@
     const m = axes(s, { low: 0, high: 1, ticks: at }, { low: 0, high: 1.02, ticks: at }, x => hundredth.format(x), y => `${Math.round(100 * y)}%`);
     for (const row of profiles.get(canvas)) {
       const v = D.variants[row.variant], [x, share, low, high] = row.profile.map(a => a.map(y => y ?? NaN));
-      s.g.fillStyle = s.g.strokeStyle = v.colour; s.g.globalAlpha = .15;
+      s.g.fillStyle = s.g.strokeStyle = ink(v); s.g.globalAlpha = .15;
       fillBetween(s.g, x, low, high, m.px, m.py);
       s.g.globalAlpha = 1; s.g.lineWidth = 2; s.g.setLineDash(v.dash);
       stroke(s.g, x, share, m.px, m.py);
@@ -536,6 +555,7 @@
       const canvas = h("canvas", { role: "img", "aria-label": `Distribution of action dimension ${d + 1}` });
       return { p, d, canvas, figure: h("figure", {}, h("figcaption", {}, h("span", {}, `action ${d + 1}`)), canvas) };
     });
+    $("policy").className = dimensions.length > 2 ? "grid small" : "grid";
     $("policy").replaceChildren(...dimensions.map(d => d.figure));
     for (const d of dimensions) drawDimension(d);
   }
@@ -581,13 +601,13 @@
     const s = surface(dimension.canvas);
     if (!s) return;
     const { p, d } = dimension, [low, high] = reach(dimension), v = variant(D.runs[p.run]);
-    const pad = { left: 34, right: 6, top: 6, bottom: 20 };
+    const pad = { left: 42, right: 6, top: 6, bottom: 20 };
     const xs = Float64Array.from({ length: 241 }, (_, i) => low + (high - low) * i / 240);
     const heights = p.kind === "bins" ? bars(dimension) : Array.from(xs, density(dimension));
     const top = Math.max(...heights) * 1.06 || 1;
     const m = axes(s, { low, high, ticks: ticks(low, high, 4).found }, { low: 0, high: top, ticks: ticks(0, top, 3).found }, short, y => p.kind === "bins" ? `${+(100 * y).toFixed(1)}%` : short(y), pad);
     const g = s.g;
-    g.fillStyle = g.strokeStyle = v.colour;
+    g.fillStyle = g.strokeStyle = ink(v);
     if (p.kind === "bins") {
       const places = p.positions[d], gap = places.length > 1 ? Math.min(...places.slice(1).map((x, i) => x - places[i]).filter(x => x > 0)) : 1;
       const width = Math.max(1, (m.px(gap) - m.px(0)) * .82);
@@ -653,10 +673,10 @@
   function details(run) {
     const pairs = object => h("dl", { class: "options" }, Object.entries(object).map(([k, v]) => h("div", {}, h("dt", {}, k), h("dd", {}, typeof v === "string" ? v : JSON.stringify(v)))));
     const about = D.machines[run.machine];
-    return h("tr", { class: "details" }, h("td", { colspan: COLUMNS.length },
+    return h("tr", { class: "details" }, h("td", { colspan: COLUMNS.length }, h("div", {},
       run.why ? h("p", { class: mark(run.status) }, `${run.status}: ${run.why}`) : null,
       h("b", {}, "Options"), pairs({ ...D.settings[run.settings], seed: run.seed }),
-      h("b", {}, "Versions"), pairs(about.versions), h("b", {}, "Machine"), pairs(about.machine)));
+      h("b", {}, "Versions"), pairs(about.versions), h("b", {}, "Machine"), pairs(about.machine))));
   }
 
   // --- Everything ---
@@ -666,7 +686,7 @@
     const by = {};
     for (const r of D.runs) by[r.status] = (by[r.status] || 0) + 1;
     const told = Object.entries(by).sort().map(([status, n]) => `${whole.format(n)} ${status}`).join(", ");
-    $("about").replaceChildren(`${count(D.runs.length, "run")} (${told}), as of ${new Date(D.generated * 1000).toLocaleString()}`,
+    $("about").replaceChildren(`${count(D.runs.length, "run")} (${told}), as of ${new Date(D.generated * 1000).toLocaleString("sv-SE")}`,
       D.live ? h("span", { id: "live" }, "; refreshes itself") : "");
   }
   function drawAll() { drawCurves(); drawComparison(); drawPolicyControls(); drawRuns(); }
@@ -684,7 +704,7 @@
   const repaint = () => { redraw(); for (const c of profiles.keys()) drawProfile(c); for (const d of dimensions) drawDimension(d); };
   let waiting = 0;
   window.addEventListener("resize", () => { cancelAnimationFrame(waiting); waiting = requestAnimationFrame(repaint); });
-  window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", repaint);
+  dark.addEventListener("change", drawAll);
   start();
   if (D.live) setTimeout(follow, 2000);
 })();
