@@ -15,7 +15,8 @@ from pathlib import Path
 import detent
 from detent.directory import RunDirectory
 from detent.progress import follow
-from detent.report.curves import draw_curves
+from detent.report import load_runs, write_page
+from detent.report.figures import draw_panels
 from detent.runs import evaluate_run
 
 TASK = "HalfCheetah-v5"
@@ -35,9 +36,11 @@ def main(steps: int = 600_000) -> None:
     for head in HEADS:
         result = evaluate_run(RunDirectory(out / head).run(), detent.load(out / head), 10, seed=0)
         print(f"  {head:<10} {result['mean_reward']:>8,.0f} ± {result['std_reward']:,.0f}")
-    picture = out / "curves.png"
-    draw_curves({head: RunDirectory(out / head) for head in HEADS}, f"{TASK}, PPO with the paper's settings", picture)
-    print(f"\nLearning curves: {picture.resolve()}")
+    runs = load_runs([out])
+    draw_panels(runs, out / "curves.png", "PPO with the paper's settings")
+    write_page(runs, out / "report.html")
+    print(f"\nLearning curves: {(out / 'curves.png').resolve()}")
+    print(f"All there is to see, in a browser: {(out / 'report.html').resolve()}")
 
 
 if __name__ == "__main__":

@@ -409,13 +409,6 @@ def test_weights_and_biases(tmp_path):
     assert sent.read_bytes().count(b"rollout/ep_rew_mean") >= len(list(RunDirectory(tmp_path / "a").records()))
 
 
-def test_the_curves_are_drawn(whole, tmp_path):
-    from detent.report.curves import draw_curves
-
-    draw_curves({"ordinal": RunDirectory(whole)}, "Hopper", tmp_path / "curves.png")
-    assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
-
-
 def test_files_are_where_the_documentation_says(whole):
     documented = (Path(__file__).parent.parent / "docs" / "run-directory.md").read_text()
     for path in whole.iterdir():

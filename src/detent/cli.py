@@ -606,6 +606,48 @@ def _card(argv: list[str]) -> int:
     return 0
 
 
+# --- report ---
+
+
+def _report(argv: list[str]) -> int:
+    parser = Parser(
+        "report",
+        usage="detent report DIR... [flags]",
+        description="Show all runs below some directories on one HTML page: learning curves,\n"
+        "comparisons, action distributions, configurations. See docs/report.md.",
+    )
+    parser.add_argument("dirs", nargs="+", metavar="DIR", help="run directories, or directories above them")
+    parser.add_argument("--out", metavar="FILE", help="where to write the page (default: report.html)")
+    parser.add_argument("--figures", metavar="DIR", help="draw the learning curves as PNG and PDF into this directory")
+    parser.add_argument("--reference", metavar="FILE", help="printed numbers to show beside, as TOML (docs/report.md)")
+    parser.add_argument("--serve", action="store_true", help="serve a page that refreshes itself, to this machine only")
+    parser.add_argument("--port", metavar="N", default="8000", help="port for --serve; 0: any (default: 8000)")
+    args = parser.parse_args(argv)
+    port = _whole("--port", args.port, 0)
+    if args.serve and (args.out or args.figures):
+        raise BadInput("--serve writes no files; leave out --out and --figures, or --serve.")
+    from detent import report
+
+    reference = report.read_reference(args.reference) if args.reference else None
+    if args.serve:
+        from detent.report.serving import Server, Watch
+
+        with Server(Watch(args.dirs, reference), port) as server:
+            print(f"Serving {server.address}; Ctrl-C ends it.", flush=True)
+            server.serve_forever()
+    runs = report.load_runs(args.dirs)
+    if args.out or not args.figures:
+        out = args.out or "report.html"
+        report.write_page(runs, out, reference)
+        print(f"{len(runs):,} run{'s' * (len(runs) != 1)}: {os.path.abspath(out)}")
+    for path in report.draw_figures(runs, args.figures) if args.figures else ():
+        print(path)
+    damaged = [run for run in runs if run.status == "damaged"]
+    if damaged:
+        print(f"{len(damaged):,} of them cannot be read, for example: {damaged[0].why}", file=sys.stderr)
+    return 0
+
+
 VERBS: dict[str, tuple[str, Callable[[list[str]], int]]] = {
     "train": ("train a policy on a task", _train),
     "resume": ("continue a run, or make it longer", _resume),
@@ -614,6 +656,7 @@ VERBS: dict[str, tuple[str, Callable[[list[str]], int]]] = {
     "export": ("write a policy as ONNX, NumPy or C", _export),
     "play": ("record a film of a trained policy", _play),
     "card": ("write the model card of a run", _card),
+    "report": ("show runs on one HTML page, and in figures", _report),
     "check": ("tell whether your own environment fits", _check),
     "tasks": ("list the tasks", _tasks),
     "heads": ("list the policy heads", _heads),

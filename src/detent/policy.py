@@ -81,8 +81,11 @@ class Policy:
     def outputs(self, observation: ArrayLike) -> Floats:
         """[..., o] What the network's last layer gives."""
         x = self._checked(observation)
-        if self.normalizer:
-            x = self.normalizer(x)
+        return self.network(self.normalizer(x) if self.normalizer else x)
+
+    def network(self, normalized: Floats) -> Floats:
+        """[..., o] The same for an observation that is normalised already."""
+        x = normalized
         for w, b in self.layers[:-1]:
             x = np.tanh(x @ w + b)
         w, b = self.layers[-1]
@@ -142,13 +145,13 @@ class Policy:
                 f"The head {self.head!r} needs the op {unknown[0]!r}, which this version of Detent does not have; it "
                 f"has {', '.join(OPS)}."
             )
-        return [*(OPS[op["op"]](op, self.tensors) for op in self.ops), self._bounds()]
+        return [*(OPS[op["op"]](op, self.tensors) for op in self.ops), self.bounds()]
 
     @cached_property
     def _rng(self) -> np.random.Generator:
         return np.random.default_rng(0)
 
-    def _bounds(self) -> Step:
+    def bounds(self) -> Step:
         """From units in which the bounds are -1 and 1 to the environment's own, never outside them."""
         low, high = self.tensors["space/low"], self.tensors["space/high"]
         half = np.float32(0.5) * (high - low)

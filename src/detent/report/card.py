@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 from collections.abc import Iterable, Mapping
 from functools import partial
@@ -14,11 +13,11 @@ import numpy as np
 
 from detent.directory import RunDirectory
 from detent.errors import BadInput
-from detent.extras import needed
 from detent.files import write_whole
 from detent.play import factory_of
 from detent.policy import Policy
-from detent.report.curves import draw_curves
+from detent.report.figures import draw_panels
+from detent.report.summaries import load_runs
 from detent.runs import evaluate_run
 
 CURVE = "learning_curve.png"
@@ -28,17 +27,14 @@ def write_card(
     directory: RunDirectory, file_name: str, policy: Policy, path: Path, episodes: int, seed: int
 ) -> list[Path]:
     """Evaluate the policy, whose file is `file_name`, and write card and learning curve; returns what was written."""
-    needed("matplotlib", "report")
     run = directory.run()
     results = {
         "most probable": evaluate_run(run, policy, episodes, seed),
         "sampled": evaluate_run(run, policy, episodes, seed, np.random.default_rng(seed)),
     }
-    task, head, algo, _ = run.names
-    picture = io.BytesIO()
-    draw_curves({head: directory}, f"{task}, {algo} with the {head} head", picture)
+    _, head, algo, _ = run.names
     written = [path.with_name(CURVE), path]
-    write_whole(written[0], picture.getvalue())
+    draw_panels(load_runs([directory.path]), written[0], f"{algo} with the {head} head")
     write_whole(path, card(directory, file_name, policy, results).encode())
     return written
 

@@ -1,0 +1,114 @@
+"""Learning curves in the paper's layout: one small panel per task, mean ± sd over seeds, one colour per head."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from detent.extras import needed
+from detent.files import cannot_write
+from detent.report.summaries import Curve, Floats, RunSummary
+from detent.report.variants import find_variants, groups
+
+POINTS = 300
+
+
+def draw_figures(runs: Sequence[RunSummary], out: str | os.PathLike[str]) -> list[Path]:
+    """One figure per algorithm and preset, as PNG and PDF; the files' paths.
+
+    Curves of all runs are drawn, whatever their status, as far as they go; a cross marks where one diverged.
+    """
+    written = []
+    for algo, preset in sorted({(run.algo, run.preset) for run in runs if run.curve.steps.size}):
+        chosen = [run for run in runs if (run.algo, run.preset) == (algo, preset)]
+        for kind in ("png", "pdf"):
+            path = Path(out) / (re.sub(r"[^\w.-]+", "_", f"curves-{algo}-{preset}") + f".{kind}")
+            draw_panels(chosen, path, f"{algo.upper()}, settings: {preset}")
+            written.append(path)
+    return written
+
+
+def draw_panels(runs: Sequence[RunSummary], path: Path, title: str) -> None:
+    """One figure with a panel per task, into a file whose name ends in png, pdf or svg."""
+    figures = needed("matplotlib.figure", "report")
+    variants = find_variants(runs)
+    members = groups(runs, variants)
+    tasks = list(dict.fromkeys(task for task, _ in members))
+    columns = min(3, len(tasks))
+    rows = math.ceil(len(tasks) / columns)
+    size = (7.5, 4.5) if len(tasks) == 1 else (3.6 * columns, 2.7 * rows + 0.6)
+    figure = figures.Figure(figsize=size, layout="constrained")
+    panels = figure.subplots(rows, columns, squeeze=False).flat
+    handles: dict[str, Any] = {}
+    for task, axes in zip(tasks, panels, strict=False):
+        for (_, variant), group in ((key, group) for key, group in members.items() if key[0] == task):
+            colour, dashes = variants.styles[variant]
+            line = _draw_group(axes, [run for run in group if run.curve.steps.size], colour, dashes)
+            handles.setdefault(variants.labels[variant], line)
+        axes.set_title(task, fontsize=10)
+        axes.margins(x=0)
+        axes.xaxis.set_major_formatter(lambda x, _: _short(x))
+        axes.yaxis.set_major_formatter(lambda y, _: f"{y:,.4g}" if abs(y) < 1e4 else f"{y:,.0f}")
+        axes.tick_params(labelsize=8)
+        axes.grid(alpha=0.25)
+        axes.spines[["top", "right"]].set_visible(False)
+    for axes in list(panels)[len(tasks) :]:
+        axes.set_visible(False)
+    figure.supxlabel("steps of the environment", fontsize=9)
+    figure.supylabel("return (mean of the last 100 training episodes)", fontsize=9)
+    figure.suptitle(title, fontsize=11)
+    labelled = {label: line for label, line in handles.items() if line is not None}
+    figure.legend(
+        labelled.values(), labelled.keys(), loc="outside lower center", ncols=min(5, len(handles)), fontsize=8
+    )
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # No date inside: the same runs give the same file.
+        figure.savefig(path, dpi=150, metadata={"CreationDate": None} if path.suffix == ".pdf" else None)
+    except OSError as error:
+        raise cannot_write(path, error) from error
+
+
+def _draw_group(axes: Any, runs: Sequence[RunSummary], colour: str, dashes: tuple[int, ...]) -> Any:
+    if not runs:
+        return None
+    grid, mean, sd = band([run.curve for run in runs])
+    axes.fill_between(grid, mean - sd, mean + sd, color=colour, alpha=0.2, linewidth=0)
+    (line,) = axes.plot(grid, mean, color=colour, linewidth=1.5, linestyle=(0, dashes) if dashes else "-")
+    for run in runs:
+        if run.status == "diverged":
+            ends = np.flatnonzero(np.isfinite(run.curve.returns))[-1:]
+            axes.plot(run.curve.steps[ends], run.curve.returns[ends], "x", color=colour, markersize=6)
+    return line
+
+
+def band(curves: Sequence[Curve], points: int = POINTS) -> tuple[Floats, Floats, Floats]:
+    """Mean and standard deviation over the runs that have come so far, at evenly spaced steps.
+
+    The deviation is 0 where only one run is left; the mean is NaN before any has a return.
+    """
+    known = [(c.steps[np.isfinite(c.returns)], c.returns[np.isfinite(c.returns)]) for c in curves]
+    known = [(steps, returns) for steps, returns in known if steps.size]
+    grid = np.linspace(0.0, max((steps[-1] for steps, _ in known), default=1.0), points)
+    if not known:
+        return grid, np.full(points, math.nan), np.zeros(points)
+    values = np.array([np.interp(grid, s, r, left=math.nan, right=math.nan) for s, r in known])
+    there = np.isfinite(values)
+    count = there.sum(axis=0)
+    some = np.maximum(count, 1)
+    mean = np.where(there, values, 0.0).sum(axis=0) / some
+    squares = (np.where(there, values - mean, 0.0) ** 2).sum(axis=0)
+    return grid, np.where(count > 0, mean, math.nan), np.sqrt(squares / np.maximum(count - 1, 1))
+
+
+def _short(steps: float) -> str:
+    for size, unit in ((1e6, "M"), (1e3, "k")):
+        if abs(steps) >= size:
+            return f"{steps / size:.4g}{unit}"
+    return f"{steps:.4g}"

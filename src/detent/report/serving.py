@@ -1,0 +1,114 @@
+"""The page, kept up to date while runs go on, for browsers on this machine."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Lock
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+from detent.errors import BadInput
+from detent.report.comparisons import Reference
+from detent.report.page import html, page_data
+from detent.report.summaries import RunSummary, found_runs, summary
+
+LOOPBACK = "127.0.0.1"
+Stamp = tuple[tuple[int, int], ...]
+"""Times and sizes of a run's files; it changes when the run does."""
+
+
+class Watch:
+    """The data of the page about some directories; runs that did not change are not read again."""
+
+    def __init__(self, directories: Sequence[str], reference: Reference | None = None) -> None:
+        self._directories, self._reference = directories, reference
+        self._known: dict[Path, tuple[Stamp, RunSummary]] = {}
+        self._data: dict[str, Any] = {}
+        self._lock = Lock()
+        self.data()
+
+    def data(self) -> dict[str, Any]:
+        """As of now."""
+        with self._lock:
+            now = {path: (_stamp(path), name) for path, name in found_runs(self._directories)}
+            if not self._data or {path: stamp for path, (stamp, _) in now.items()} != {
+                path: stamp for path, (stamp, _) in self._known.items()
+            }:
+                self._known = {path: (stamp, self._summary(path, stamp, name)) for path, (stamp, name) in now.items()}
+                self._data = page_data([run for _, run in self._known.values()], self._reference, live=True)
+            return self._data
+
+    def _summary(self, path: Path, stamp: Stamp, name: str) -> RunSummary:
+        before = self._known.get(path)
+        return before[1] if before and before[0] == stamp else summary(path, name)
+
+
+def _stamp(path: Path) -> Stamp:
+    found = []
+    for name in ("run.json", "records.jsonl", "status.json", "policy.safetensors"):
+        try:
+            about = (path / name).stat()
+            found.append((about.st_mtime_ns, about.st_size))
+        except OSError:
+            found.append((0, 0))
+    return tuple(found)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: Server
+
+    def do_GET(self) -> None:
+        asked = urlsplit(self.path)
+        # Another site whose name leads to this machine must not read the runs through somebody's browser.
+        if self.headers.get("Host", "").rpartition(":")[0] not in (LOOPBACK, "localhost"):
+            return self._answer(403, b"This page is for this machine only.", "text/plain")
+        if asked.path not in ("/", "/data.json"):
+            return self._answer(404, b"There is only one page: /", "text/plain")
+        try:
+            data = self.server.watch.data()
+        except BadInput as error:  # the directory was removed
+            return self._answer(503, str(error).encode(), "text/plain")
+        if asked.path == "/":
+            return self._answer(200, html(data), "text/html")
+        if parse_qs(asked.query).get("version") == [data["version"]]:
+            return self._answer(204)
+        return self._answer(200, json.dumps(data, allow_nan=False).encode(), "application/json")
+
+    def _answer(self, code: int, body: bytes = b"", kind: str = "") -> None:
+        self.send_response(code)
+        if body:
+            self.send_header("Content-Type", f"{kind}; charset=utf-8")
+            self.send_header("Content-Length", str(len(body)))
+        self.send_header("Cache-Control", "no-store")
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: Any) -> None:
+        """One line per poll would be noise."""
+
+
+class Server(ThreadingHTTPServer):
+    """Serves the page about `watch` to this machine; port 0 takes a free one."""
+
+    daemon_threads = True
+
+    def __init__(self, watch: Watch, port: int) -> None:
+        self.watch = watch
+        try:
+            super().__init__((LOOPBACK, port), _Handler)
+        except (OSError, OverflowError) as error:
+            why = getattr(error, "strerror", None) or "it must be from 0 to 65535"
+            raise BadInput(f"Cannot serve on port {port}: {why}.") from error
+
+    @property
+    def address(self) -> str:
+        return f"http://{LOOPBACK}:{self.server_address[1]}/"
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A browser that went away is no news."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
