@@ -12,6 +12,7 @@ import os
 import secrets
 import shutil
 import signal
+import socket
 import tempfile
 import threading
 from collections import deque
@@ -103,6 +104,7 @@ def _connected(ray: Any, address: str, cpus: int | None) -> Iterator[None]:
     handlers = {}
     if threading.current_thread() is threading.main_thread():
         handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    _knock(address)
     size = {"num_cpus": cpus} if address == "local" else {}
     quiet = {"include_dashboard": False, "log_to_driver": False, "logging_level": logging.ERROR}
     try:
@@ -116,6 +118,17 @@ def _connected(ray: Any, address: str, cpus: int | None) -> Iterator[None]:
         yield
     finally:
         ray.shutdown()
+
+
+def _knock(address: str) -> None:
+    """Ray itself would wait for minutes where nobody listens."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit():
+        return
+    try:
+        socket.create_connection((host, int(port)), timeout=10).close()
+    except (OSError, OverflowError) as error:
+        raise BadInput(f"Nobody answers at {address}, where the Ray cluster should be: {error}.") from error
 
 
 @contextmanager

@@ -45,7 +45,7 @@ from detent.files import Corrupt, read_json, write_json
 from detent.heads import HEADS
 from detent.options import flag, options_of
 from detent.registry import nearest
-from detent.tasks import find_task
+from detent.tasks import Task, find_task
 
 SCHEMA = 1
 """Of sweep.json."""
@@ -251,10 +251,13 @@ class Grid:
         defaults = {"head": (None,), "algo": (DEFAULT_ALGO,), "preset": (DEFAULT_PRESET,)}
         env_kwargs = self.axes.get("env_kwargs", (None,))[0]
         for task, head, algo, preset in itertools.product(*(self.axes.get(k) or defaults[k] for k in NAMES)):
-            found = find_task(task, self.may_import)
+            found = self._task(task)
             chosen = head or fitting_head(found, env_kwargs)
             checked_preset(preset, algo, chosen)
             yield task, chosen, algo, preset
+
+    def _task(self, name: str) -> Task:
+        return find_task(name, self.may_import or ":" not in name)
 
     def has(self, key: str) -> bool:
         """Whether some run of this grid has the option."""
@@ -288,7 +291,7 @@ class Grid:
                 keys = [key for key in self.axes if key in has and key != "seed"]
                 for values in itertools.product(*(self.axes[key] for key in keys)):
                     options = fixed | dict(zip(keys, values, strict=True))
-                    yield Run(find_task(task, self.may_import), head, algo, preset, **options)
+                    yield Run(self._task(task), head, algo, preset, **options)
 
 
 @cache
