@@ -133,6 +133,8 @@ def _knock(address: str) -> None:
 
 @contextmanager
 def _written(token: Path) -> Iterator[None]:
+    for old in token.parent.glob(".token-*"):  # of a driver that was killed
+        old.unlink()
     write_whole(token, b"")
     try:
         yield

@@ -1,0 +1,237 @@
+"""Sweeps on Ray: nodes that vanish, and storage that is not shared."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from detent import cluster
+from detent.configuration import Run
+from detent.directory import RunDirectory
+from detent.errors import BadInput, DetentError
+from detent.runs import Execution, execute
+from detent.scheduling import sweep
+from detent.sweeps import run_name
+from test_sweeps import FLAGS, QUICK, finished, records, wait_for
+
+LONG = {"steps": 15_000, **QUICK}
+
+
+# --- run directories that travel ---
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    out = tmp_path_factory.mktemp("runs") / "whole"
+    finished(out, Run("probe/action", steps=640, **QUICK))
+    return out
+
+
+def contents(directory):
+    return {
+        path.relative_to(directory): path.read_bytes()
+        for path in directory.rglob("*")
+        if path.is_file() and path.name != ".lock"
+    }
+
+
+def test_a_directory_arrives_as_it_was_sent(whole, tmp_path):
+    stale = tmp_path / "copy" / "checkpoints" / "000000002.safetensors"
+    stale.parent.mkdir(parents=True)
+    stale.write_bytes(b"of an earlier stage of the same run")
+    cluster.unpack(cluster.packed(whole), tmp_path / "copy")
+    assert contents(tmp_path / "copy") == contents(whole)
+
+
+class Killed(BaseException):
+    """As if the process had ended here."""
+
+
+@pytest.mark.parametrize("nth", range(7))
+def test_a_directory_that_arrives_in_part_can_be_continued(whole, tmp_path, monkeypatch, nth):
+    """The driver may be killed while it writes what a node has sent, over an earlier stage or over nothing."""
+    for earlier in (False, True):
+        out = tmp_path / f"run-{earlier}"
+        if earlier:
+            begun = execute(RunDirectory(whole).run(), out, Execution())
+            next(begun)
+            begun.close()
+        calls = iter(range(100))
+        with monkeypatch.context() as patch:
+            write = cluster.write_whole
+
+            def dying(path, data, calls=calls, write=write):
+                if next(calls) == nth:
+                    raise Killed
+                write(path, data)
+
+            patch.setattr(cluster, "write_whole", dying)
+            files = cluster.packed(whole)
+            assert len(files) == 7
+            with pytest.raises(Killed):
+                cluster.unpack(files, out)
+        assert finished_in(out, RunDirectory(whole).run()) == (whole / "policy.safetensors").read_bytes()
+        assert len(RunDirectory(out).records()) == len(RunDirectory(whole).records())
+
+
+def finished_in(out, run):
+    for _ in execute(run, out, Execution(resume=True)):
+        pass
+    return (out / "policy.safetensors").read_bytes()
+
+
+@pytest.mark.parametrize("name", ["../escaped", "/etc/escaped", "checkpoints/../../escaped"])
+def test_a_node_writes_only_into_its_run(tmp_path, name):
+    with pytest.raises(DetentError, match="no part of a run directory"):
+        cluster.unpack({name: b"x"}, tmp_path / "out" / "run")
+    assert not list(tmp_path.rglob("escaped"))
+
+
+def test_an_address_where_nobody_listens(tmp_path):
+    pytest.importorskip("ray")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    with pytest.raises(BadInput, match=f"Nobody answers at {address}"):
+        list(sweep([Run("probe/action", steps=128, **QUICK)], tmp_path, ray=address))
+
+
+# --- on clusters of this machine ---
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    """Policies by name."""
+    out = tmp_path_factory.mktemp("undisturbed")
+    runs = [Run("Hopper-v5", seed=seed, **LONG) for seed in (0, 1)]
+    return runs, {run_name(run): finished(out / run_name(run), run) for run in runs}
+
+
+@pytest.fixture
+def nodes(monkeypatch, tmp_path):
+    """A cluster: a head that computes nothing, and a node with two processors."""
+    ray = pytest.importorskip("ray")
+    from ray.cluster_utils import Cluster
+
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(elsewhere)  # where the nodes are at home
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(str(Path(p).absolute()) for p in sys.path))
+    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
+    made.add_node(num_cpus=2)
+    made.wait_for_nodes()
+    yield made
+    ray.shutdown()
+    made.shutdown()
+
+
+def assert_undisturbed(out, policies):
+    for name, policy in policies.items():
+        assert RunDirectory(out / name).status() == "finished"
+        assert (out / name / "policy.safetensors").read_bytes() == policy
+    assert not list(out.glob(".token-*"))
+
+
+@pytest.mark.slow
+def test_a_node_removed_without_grace_mid_run(nodes, tmp_path, undisturbed):
+    """Its runs go on where their checkpoints are, on a node that joins later."""
+    runs, policies = undisturbed
+    out = tmp_path / "out"
+    (doomed,) = nodes.worker_nodes
+    removed = False
+    last = {}
+    for event in sweep(runs, out, ray=nodes.address, checkpoint_seconds=0.01):
+        last[event.name] = event
+        if not removed and all(records(out / name) > 5 for name in policies):
+            nodes.remove_node(doomed, allow_graceful=False)
+            removed = True
+            assert not any(RunDirectory(out / name).status() == "finished" for name in policies)
+            links = {name: len(RunDirectory(out / name).links()) for name in policies}
+            assert min(links.values()) >= 1
+            nodes.add_node(num_cpus=1)
+    assert removed
+    assert {event.status for event in last.values()} == {"finished"}
+    assert_undisturbed(out, policies)
+    for name in policies:  # they went on, and did not start again
+        assert any(link["from"] for link in RunDirectory(out / name).links())
+
+
+@pytest.mark.slow
+def test_without_shared_storage_results_come_back(nodes, tmp_path, undisturbed, monkeypatch):
+    """/proc/self/cwd is another place in every process. A node is lost here too: what was on it begins again."""
+    runs, policies = undisturbed
+    home = tmp_path / "home"
+    home.mkdir()
+    monkeypatch.chdir(home)
+    out = Path("/proc/self/cwd/out")
+    (doomed,) = nodes.worker_nodes
+    reached = {}
+    removed = False
+    for event in sweep(runs, out, ray=nodes.address):
+        reached[event.name] = event.steps
+        if not removed and len(reached) == 2 and min(reached.values()) > 500:
+            nodes.remove_node(doomed, allow_graceful=False)
+            removed = True
+            nodes.add_node(num_cpus=2)
+    assert removed
+    assert_undisturbed(home / "out", policies)
+    assert not list((tmp_path / "elsewhere").iterdir())
+
+
+@pytest.mark.slow
+def test_without_shared_storage_a_stopped_run_comes_back_and_goes_on(nodes, tmp_path, undisturbed, monkeypatch):
+    runs, policies = undisturbed
+    home = tmp_path / "home"
+    home.mkdir()
+    monkeypatch.chdir(home)
+    out = Path("/proc/self/cwd/out")
+    steps = {}
+    for event in sweep(
+        runs, out, ray=nodes.address, stop=lambda: "enough" if max(steps.values(), default=0) > 500 else None
+    ):
+        steps[event.name] = event.steps
+    stopped = [name for name in policies if (home / "out" / name).exists()]
+    assert stopped
+    for name in stopped:
+        assert RunDirectory(home / "out" / name).status() == "stopped"
+    last = {event.name: event for event in sweep(runs, out, ray=nodes.address)}
+    assert {event.status for event in last.values()} == {"finished"}
+    assert_undisturbed(home / "out", policies)
+    assert any(link["from"] for link in RunDirectory(home / "out" / stopped[0]).links())
+
+
+@pytest.mark.slow
+def test_the_driver_of_a_ray_sweep_killed_and_restarted(nodes, tmp_path, undisturbed):
+    """The cluster goes on without it; the same command finishes what is left."""
+    _, policies = undisturbed
+    out = tmp_path / "out"
+    flags = ["--task", "Hopper-v5", "--seed", "0-1", "--steps", "15000", *FLAGS, "--checkpoint-minutes", "0.001"]
+    command = [sys.executable, "-m", "detent.cli", "sweep", *flags, "--out", str(out), "--ray", nodes.address]
+    first = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    wait_for(lambda: all(records(out / name) > 5 for name in policies), first)
+    first.kill()
+    first.communicate()
+    again = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert again.returncode == 0, again.stderr
+    assert "2 finished" in again.stdout
+    assert "Traceback" not in again.stderr
+    assert_undisturbed(out, policies)
+
+
+@pytest.mark.slow
+def test_a_ray_of_ones_own_machine(tmp_path):
+    """`--ray` alone makes a cluster that ends with the sweep."""
+    pytest.importorskip("ray")
+    run = Run("probe/action", steps=640, **QUICK)
+    command = [sys.executable, "-m", "detent.cli", "sweep", "--task", "probe/action", "--steps", "640", *FLAGS]
+    done = subprocess.run(
+        [*command, "--out", str(tmp_path / "out"), "--ray", "--jobs", "1"], capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "out" / run_name(run) / "policy.safetensors").read_bytes() == finished(tmp_path / "alone", run)
