@@ -17,10 +17,7 @@ from detent.errors import BadInput, DetentError
 from detent.runs import Execution, execute
 from detent.scheduling import sweep
 from detent.sweeps import run_name
-from test_sweeps import FLAGS, QUICK, finished, records, wait_for
-
-LONG = {"steps": 15_000, **QUICK}
-
+from test_sweeps import FLAGS, LONG, QUICK, finished, records, wait_for
 
 # --- run directories that travel ---
 

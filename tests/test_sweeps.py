@@ -21,6 +21,8 @@ from detent.configuration import Run
 from detent.directory import RunDirectory
 from detent.errors import BadInput, DetentError
 from detent.heads import HEADS
+from detent.jobs import Event
+from detent.progress import follow_sweep
 from detent.runs import Execution, execute
 from detent.scheduling import sweep
 from detent.sweeps import by_name, plan_from_file, plan_from_flags, read_plan, run_name
@@ -412,7 +414,7 @@ def test_another_version_is_one_sentence(small, tmp_path, capsys):
 
 # --- disturbed ---
 
-LONG = {"steps": 15_000, **QUICK}
+LONG = {"steps": 15_000, "threads": 1, **QUICK}
 
 
 def wait_for(condition, process=None):
@@ -557,3 +559,39 @@ def test_heads_of_ones_own_reach_the_workers(tmp_path, monkeypatch):
         assert last_events(sweep([run], tmp_path / "out"))[run_name(run)].status == "finished"
     finally:
         HEADS._entries.pop("own_for_a_sweep")
+
+
+# --- what is shown ---
+
+
+def some_events():
+    yield Event("a", "finished", 1000, 1000, before=True)
+    yield Event("b", "running", 1000, 0)
+    yield Event("c", "running", 1000, 500)
+    yield Event("b", "running", 1000, 400, -3.5)
+    yield Event("c", "diverged", 1000, 600, None, "a loss is [not] finite")
+    yield Event("b", "finished", 1000, 1024, 12.25)
+
+
+def test_without_a_terminal_a_line_per_run_that_has_ended(capsys):
+    assert list(follow_sweep(some_events(), 3, 3000)) == list(some_events())
+    assert capsys.readouterr().err.splitlines() == [
+        "[2/3] c: diverged, 600/1k steps  return - (a loss is [not] finite)",
+        "[3/3] b: finished, 1.02k/1k steps  return 12.2",
+    ]
+
+
+def test_in_a_terminal_one_display_for_all(capsys, monkeypatch):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setenv("TERM", "xterm")
+    shown = follow_sweep(some_events(), 3, 3000)
+    for event in shown:
+        time.sleep(0.15)  # the display refreshes ten times a second
+        if event.name == "b" and event.steps == 400:
+            time.sleep(0.3)
+    printed = capsys.readouterr().err
+    assert "c: diverged, 600/1k steps  return - (a loss is [not] finite)" in printed
+    assert "400/1k steps  return -3.500" in printed
+    assert "2 finished, 1 diverged of 3" in printed
+    assert "left" in printed
