@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import socket
 import subprocess
@@ -49,31 +50,35 @@ class Killed(BaseException):
     """As if the process had ended here."""
 
 
-@pytest.mark.parametrize("nth", range(7))
-def test_a_directory_that_arrives_in_part_can_be_continued(whole, tmp_path, monkeypatch, nth):
+@pytest.mark.parametrize(
+    ("nth", "earlier"),
+    [
+        pytest.param(nth, earlier, marks=() if (nth, earlier) in ((2, True), (5, False)) else pytest.mark.slow)
+        for nth in range(7)
+        for earlier in (False, True)
+    ],
+)
+def test_a_directory_that_arrives_in_part_can_be_continued(whole, tmp_path, monkeypatch, nth, earlier):
     """The driver may be killed while it writes what a node has sent, over an earlier stage or over nothing."""
-    for earlier in (False, True):
-        out = tmp_path / f"run-{earlier}"
-        if earlier:
-            begun = execute(RunDirectory(whole).run(), out, Execution())
-            next(begun)
-            begun.close()
-        calls = iter(range(100))
-        with monkeypatch.context() as patch:
-            write = cluster.write_whole
+    out, run = tmp_path / "run", RunDirectory(whole).run()
+    if earlier:
+        begun = execute(run, out, Execution())
+        next(begun)
+        begun.close()
+    files = cluster.packed(whole)
+    assert len(files) == 7
+    calls, write = itertools.count(), cluster.write_whole
 
-            def dying(path, data, calls=calls, write=write):
-                if next(calls) == nth:
-                    raise Killed
-                write(path, data)
+    def dying(path, data):
+        if next(calls) == nth:
+            raise Killed
+        write(path, data)
 
-            patch.setattr(cluster, "write_whole", dying)
-            files = cluster.packed(whole)
-            assert len(files) == 7
-            with pytest.raises(Killed):
-                cluster.unpack(files, out)
-        assert finished_in(out, RunDirectory(whole).run()) == (whole / "policy.safetensors").read_bytes()
-        assert len(RunDirectory(out).records()) == len(RunDirectory(whole).records())
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(cluster, "write_whole", dying)
+        cluster.unpack(files, out)
+    assert finished_in(out, run) == (whole / "policy.safetensors").read_bytes()
+    assert len(RunDirectory(out).records()) == len(RunDirectory(whole).records())
 
 
 def finished_in(out, run):
