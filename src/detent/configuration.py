@@ -200,10 +200,14 @@ def unknown_option(name: str, head: str, algo: str) -> str:
     return f"There is no option {flag(name)}.{nearest(name, known)}"
 
 
+def kind_of(declared: dataclasses.Field[Any]) -> str:
+    """`int`, `float`, `bool`, `str`, `tuple` or `dict`; None may be possible too."""
+    return str(getattr(declared.type, "__name__", declared.type)).removesuffix(" | None").split("[")[0]
+
+
 def coerced(declared: dataclasses.Field[Any], value: Any) -> Any:
     """`value` as the option's type, from a string of the command line or a number of JSON or Python."""
-    kind = str(getattr(declared.type, "__name__", declared.type)).removesuffix(" | None")
-    kind = kind.split("[")[0]
+    kind = kind_of(declared)
     try:
         return _READERS[kind](value)
     except (ValueError, TypeError, KeyError) as error:

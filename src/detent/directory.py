@@ -11,14 +11,12 @@ init.safetensors    where a run with --init-from began
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import math
 import os
 import platform
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -30,6 +28,7 @@ from detent.files import (
     cannot_write,
     file_hash,
     flush,
+    locked,
     read_json,
     read_lines,
     read_tensors,
@@ -130,25 +129,9 @@ class RunDirectory:
         path = self.path / "init.safetensors"
         return Snapshot(*read_tensors(path)) if path.exists() else None
 
-    @contextmanager
-    def locked(self) -> Iterator[None]:
+    def locked(self) -> AbstractContextManager[None]:
         """Only one process may write here; the lock goes with the process, however it ends."""
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            descriptor = os.open(self.path / ".lock", os.O_CREAT | os.O_RDWR)
-        except OSError as error:
-            raise cannot_write(self.path, error) from error
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(descriptor)
-            raise BadInput(
-                f"Another process is training in {self.path}; wait for it or choose another --out."
-            ) from None
-        try:
-            yield
-        finally:
-            os.close(descriptor)
+        return locked(self.path, "training")
 
     def write_status(self, status: str, why: str | None = None) -> None:
         write_json(self.path / "status.json", {"status": status, "why": why})
@@ -156,6 +139,11 @@ class RunDirectory:
     def status(self) -> str:
         path = self.path / "status.json"
         return str(read_json(path).get("status")) if path.exists() else "running"
+
+    def why(self) -> str | None:
+        """The reason for the status, if it has one."""
+        path = self.path / "status.json"
+        return read_json(path).get("why") if path.exists() else None
 
     # --- records ---
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,7 @@ import safetensors
 import safetensors.numpy
 from numpy.typing import NDArray
 
-from detent.errors import DetentError
+from detent.errors import BadInput, DetentError
 
 _META, _CHECKSUM = "detent", "sha256"
 LARGEST_TEXT = 2**26
@@ -29,6 +31,29 @@ class Corrupt(DetentError):
 
 class CannotWrite(DetentError):
     """The disk is full or the directory cannot be written."""
+
+
+class Locked(BadInput):
+    """Another process is at work in a directory."""
+
+
+@contextmanager
+def locked(directory: Path, doing: str) -> Iterator[None]:
+    """Only one process at a time; the lock goes with the process, however it ends."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(directory / ".lock", os.O_CREAT | os.O_RDWR)
+    except OSError as error:
+        raise cannot_write(directory, error) from error
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        raise Locked(f"Another process is {doing} in {directory}; wait for it or choose another --out.") from None
+    try:
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def write_whole(path: Path, data: bytes) -> None:

@@ -1,0 +1,249 @@
+"""A sweep on a Ray cluster (Ray Core): one task per run, one processor per task. Imported only with `--ray`.
+
+A task looks for a token that the driver has written into the sweep's directory. If it is there, driver and task share
+storage, and the run is carried out in its place. If not, it is carried out in a temporary directory: what the driver
+has of the run travels with the task, and the run directory travels back with its result.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import shutil
+import signal
+import socket
+import tempfile
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, replace
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from detent.directory import RunDirectory
+from detent.errors import BadInput
+from detent.extras import needed
+from detent.files import Corrupt, write_whole
+from detent.jobs import Event, Job, carry_out, record_failure
+
+Files = dict[str, bytes]
+"""A run directory as data: path in it -> content."""
+IN_ORDER = ("run.json", "records.jsonl", "checkpoints", "policy.safetensors", "checkpoints.jsonl", "status.json")
+"""The order in which a run writes its files: a copy that ends early is a run that was killed."""
+
+
+def on_ray(
+    jobs: list[Job], out: Path, address: str, cpus: int | None, retries: int, stop: Callable[[], str | None]
+) -> Iterator[Event]:
+    """Carry the jobs out on the cluster at `address`; "local" is a new one on this machine."""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    ray = needed("ray", "ray")
+    token = out / f".token-{secrets.token_hex(8)}"
+    with _connected(ray, address, cpus), _written(token):
+        board = _board(ray)
+        task = ray.remote(num_cpus=1, max_calls=1, max_retries=retries)(_run_job)
+        waiting = deque(jobs)
+        pending: dict[Any, Job] = {}
+        latest = {job.name: Event(job.name, "running", job.steps) for job in jobs}
+        started: set[str] = set()
+        why = None
+        while waiting or pending:
+            if why is None and (why := stop()):
+                waiting.clear()
+                board.stop.remote(why)
+                for reference, job in pending.items():
+                    if job.name not in started:
+                        ray.cancel(reference)
+            # Some more than there are processors, so that none waits for the driver.
+            while waiting and len(pending) < 2 + 1.5 * ray.cluster_resources().get("CPU", 0):
+                job = waiting.popleft()
+                sent = _sent(ray, out / job.name)
+                pending[task.remote(job.as_dict(), str(out), token.name, sent, board)] = job
+            done, _ = ray.wait(list(pending), timeout=0.5)
+            under_way = {job.name for job in pending.values()}
+            for event in (Event(**told) for told in ray.get(board.news.remote())):
+                if event.name in under_way:
+                    started.add(event.name)
+                    latest[event.name] = event
+                    yield event
+            for reference in done:
+                job = pending.pop(reference)
+                yield _ended(ray, reference, out, latest[job.name], why, retries)
+
+
+def _ended(ray: Any, reference: Any, out: Path, latest: Event, why: str | None, retries: int) -> Event:
+    """The last event of a task's run; what it has brought is written."""
+    directory = out / latest.name
+    try:
+        event, files = ray.get(reference)
+    except ray.exceptions.TaskCancelledError:
+        return replace(latest, status="stopped", why=why)
+    except ray.exceptions.RayError as error:
+        if why is not None:
+            return replace(latest, status="stopped", why=why)
+        first = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        sentence = f"Ray gave the run up after {retries} retries: {first}"
+        record_failure(RunDirectory(directory), sentence)
+        return replace(latest, status="failed", why=sentence)
+    if files is not None:
+        unpack(files, directory)
+    return Event(**event)
+
+
+# --- the connection ---
+
+
+@contextmanager
+def _connected(ray: Any, address: str, cpus: int | None) -> Iterator[None]:
+    """Join the cluster, or make one; a program that has joined one already stays in it."""
+    if ray.is_initialized():
+        yield
+        return
+    handlers = {}
+    if threading.current_thread() is threading.main_thread():
+        handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    _knock(address)
+    size = {"num_cpus": cpus} if address == "local" else {}
+    quiet = {"include_dashboard": False, "log_to_driver": False, "logging_level": logging.ERROR}
+    try:
+        ray.init(address=address, **quiet, **size)
+    except (ConnectionError, ValueError, RuntimeError) as error:
+        first = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        raise BadInput(f"Cannot join the Ray cluster at {address}: {first}") from error
+    for number, handler in handlers.items():
+        signal.signal(number, handler)  # Ray puts its own in their place
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+def _knock(address: str) -> None:
+    """Ray itself would wait for minutes where nobody listens."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit():
+        return
+    try:
+        socket.create_connection((host, int(port)), timeout=10).close()
+    except (OSError, OverflowError) as error:
+        raise BadInput(f"Nobody answers at {address}, where the Ray cluster should be: {error}.") from error
+
+
+@contextmanager
+def _written(token: Path) -> Iterator[None]:
+    for old in token.parent.glob(".token-*"):  # of a driver that was killed
+        old.unlink()
+    write_whole(token, b"")
+    try:
+        yield
+    finally:
+        token.unlink(missing_ok=True)
+
+
+class Board:
+    """Where tasks tell how they are doing, and hear whether to stop. It lives beside the driver."""
+
+    def __init__(self) -> None:
+        self._news: dict[str, dict[str, Any]] = {}
+        self._why: str | None = None
+
+    def tell(self, event: dict[str, Any]) -> str | None:
+        self._news[event["name"]] = event
+        return self._why
+
+    def news(self) -> list[dict[str, Any]]:
+        """The latest event of each run that has told something since this was last asked."""
+        news, self._news = self._news, {}
+        return list(news.values())
+
+    def stop(self, why: str) -> None:
+        self._why = why
+
+
+def _board(ray: Any) -> Any:
+    beside = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(
+        ray.get_runtime_context().get_node_id(), soft=False
+    )
+    return ray.remote(num_cpus=0, scheduling_strategy=beside)(Board).remote()
+
+
+# --- in a task ---
+
+
+def _run_job(
+    asked: dict[str, Any], out: str, token: str, sent: list[Any], board: Any
+) -> tuple[dict[str, Any], Files | None]:
+    """The last event, and the run directory if the driver cannot see it."""
+    os.environ["NPROC"] = "1"  # one thread for XLA, before it starts
+    job = Job(**asked)
+    listener = _Listener(board)
+    if (Path(out) / token).exists():
+        return asdict(carry_out(job, Path(out) / job.name, listener.tell, listener.why)), None
+    place = Path(tempfile.mkdtemp(prefix="detent-"))
+    try:
+        directory = place / job.name
+        for reference in sent:
+            unpack(needed("ray", "ray").get(reference), directory)
+        event = carry_out(job, directory, listener.tell, listener.why)
+        return asdict(event), packed(directory)
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
+
+
+class _Listener:
+    """Tells the board, and takes its answer when it is there: a run waits for nobody."""
+
+    def __init__(self, board: Any) -> None:
+        self._board, self._answer, self._why = board, None, None
+
+    def tell(self, event: Event) -> None:
+        self.why()
+        self._answer = self._board.tell.remote(asdict(event))
+
+    def why(self) -> str | None:
+        ray = needed("ray", "ray")
+        if self._why is None and self._answer is not None and ray.wait([self._answer], timeout=0)[0]:
+            try:
+                self._why = ray.get(self._answer)
+            except ray.exceptions.RayError:
+                self._why = "the driver of the sweep is gone"
+            self._answer = None
+        return self._why
+
+
+# --- run directories that travel ---
+
+
+def _sent(ray: Any, directory: Path) -> list[Any]:
+    """What there is of a run, put where its task can fetch it if it needs it."""
+    files = packed(directory)
+    return [ray.put(files)] if files else []  # in a list, so that it is not fetched before
+
+
+def packed(directory: Path) -> Files:
+    """Every file of a run directory that says something."""
+    files = {}
+    for path in sorted(directory.rglob("*")):
+        if path.is_file() and not path.name.startswith("."):
+            with suppress(FileNotFoundError):  # a checkpoint that was just replaced by another
+                files[path.relative_to(directory).as_posix()] = path.read_bytes()
+    return files
+
+
+def unpack(files: Mapping[str, bytes], directory: Path) -> None:
+    """Write a run directory, in the order in which a run writes it, and drop the checkpoints it no longer has."""
+    for name in sorted(files, key=_order):
+        path = PurePosixPath(name)
+        if path.is_absolute() or ".." in path.parts:
+            raise Corrupt(f"A node sent a file named {name!r}, which is no part of a run directory.")
+        write_whole(directory / path, files[name])
+    for old in (directory / "checkpoints").glob("*.safetensors"):
+        if f"checkpoints/{old.name}" not in files:
+            old.unlink()
+
+
+def _order(name: str) -> tuple[int, str]:
+    first = name.split("/")[0]
+    return (IN_ORDER.index(first) if first in IN_ORDER else 0, name)
