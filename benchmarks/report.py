@@ -9,6 +9,7 @@ them, and opens the page in Chromium if there is one.
 from __future__ import annotations
 
 import argparse
+import functools
 import itertools
 import json
 import sys
@@ -26,6 +27,31 @@ from detent.report import load_runs, write_page
 TASKS = ("Ant-v5", "HalfCheetah-v5", "Hopper-v5", "Humanoid-v5", "HumanoidStandup-v5", "Walker2d-v5")
 HEADS = ("gaussian", "discrete", "ordinal")
 DIMENSIONS, INPUTS = 6, 17
+OTHER_KEYS = (
+    "rollout/ep_len_mean", "rollout/episodes", "rollout/action_clip_fraction", "train/approx_kl", "train/clip_fraction",
+    "train/entropy_loss", "train/epochs", "train/explained_variance", "train/learning_rate", "train/loss",
+    "train/policy_gradient_loss", "train/value_loss",
+)  # fmt: skip
+
+
+@functools.cache
+def records_text(seed: int, records: int) -> str:
+    """A learning curve; a few different ones are enough, and writing them takes longer than reading."""
+    rng = np.random.default_rng(seed)
+    returns = 3000 * (1 - np.exp(-np.arange(records) / records * 4)) + np.cumsum(rng.normal(0, 5, records))
+    other = rng.normal(size=(records, len(OTHER_KEYS)))
+    lines = []
+    for i in range(records):
+        record = {
+            "time/iterations": i + 1,
+            "time/total_timesteps": 2048 * (i + 1),
+            "time/fps": 9101.177526128718,
+            "time/time_elapsed": 0.225 * (i + 1),
+            "rollout/ep_rew_mean": float(returns[i]),
+            **dict(zip(OTHER_KEYS, other[i].tolist(), strict=True)),
+        }
+        lines.append(json.dumps(record) + "\n")
+    return "".join(lines)
 
 
 def write_run(path: Path, task: str, head: str, seed: int, records: int) -> None:
@@ -34,24 +60,7 @@ def write_run(path: Path, task: str, head: str, seed: int, records: int) -> None
     directory = RunDirectory(path)
     path.mkdir(parents=True)
     directory.create(run, None)
-    returns = 3000 * (1 - np.exp(-np.arange(records) / records * 4)) + np.cumsum(rng.normal(0, 5, records))
-    other = rng.normal(size=(records, 12))
-    names = (
-        "rollout/ep_len_mean", "rollout/episodes", "rollout/action_clip_fraction", "train/approx_kl",
-        "train/clip_fraction", "train/entropy_loss", "train/epochs", "train/explained_variance",
-        "train/learning_rate", "train/loss", "train/policy_gradient_loss", "train/value_loss",
-    )  # fmt: skip
-    with open(path / "records.jsonl", "w") as file:
-        for i in range(records):
-            record = {
-                "time/iterations": i + 1,
-                "time/total_timesteps": 2048 * (i + 1),
-                "time/fps": 9101.177526128718,
-                "time/time_elapsed": 0.225 * (i + 1),
-                "rollout/ep_rew_mean": float(returns[i]),
-                **dict(zip(names, other[i].tolist(), strict=True)),
-            }
-            file.write(json.dumps(record) + "\n")
+    (path / "records.jsonl").write_text(records_text(seed % 4, records))
     directory.write_status("finished")
     sizes = (INPUTS, 64, 64, DIMENSIONS if head == "gaussian" else DIMENSIONS * 11)
     tensors = {"observation/mean": np.zeros(INPUTS), "observation/var": np.ones(INPUTS)}
