@@ -546,6 +546,7 @@ def test_curves_tell_their_values(page):
     told = page.run("document.querySelector('.readout:not([hidden])').innerText")
     assert "6,100 steps" in told
     assert "(3 runs)" in told
+    assert "null" not in told
     assert re.search(r"ordinal\s+3,0\d\d|ordinal\s+2,9\d\d", told), told
 
 
