@@ -26,6 +26,7 @@ from detent import report
 from detent.cli import main
 from detent.configuration import Run
 from detent.directory import RunDirectory
+from detent.policy import Policy
 from detent.report.actions import Betas, Bins, Normals, action_distributions
 from detent.report.figures import band
 from detent.report.page import POINTS, downsampled, page_data
@@ -76,19 +77,38 @@ def runs_dir(tmp_path_factory):
     return top
 
 
+POLICIES = (("Hopper-v5", "discrete"), ("Hopper-v5", "gaussian"), ("Hopper-v5", "beta"), ("CartPole-v1", "categorical"))
+
+
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """One tiny trained run for each kind of distribution."""
+    """One run with a policy for each kind of distribution; its weights are random, which is as good here."""
     top = tmp_path_factory.mktemp("trained")
-    for task, head in (
-        ("Hopper-v5", "discrete"),
-        ("Hopper-v5", "gaussian"),
-        ("Hopper-v5", "beta"),
-        ("CartPole-v1", None),
-    ):
-        for _ in execute(Run(task, head, **QUICK), top / f"{task}-{head}", Execution()):
-            pass
+    for task, head in POLICIES:
+        path = write_run(top / f"{task}-{head}", [1.0], task, head)
+        write_policy(path, RunDirectory(path).run())
     return top
+
+
+def write_policy(path, run):
+    rng = np.random.default_rng(1)
+    inputs, dims = (4, 1) if run.names[0] == "CartPole-v1" else (11, 3)
+    outputs = {"discrete": 11 * dims, "gaussian": dims, "beta": 2 * dims, "categorical": 2}[run.names[1]]
+    tensors = {"observation/mean": rng.normal(size=inputs), "observation/var": rng.uniform(0.5, 2.0, inputs)}
+    for i, (rows, columns) in enumerate(((inputs, 8), (8, outputs))):
+        tensors |= {
+            f"policy/{i}/w": rng.normal(size=(rows, columns)) / 3,
+            f"policy/{i}/b": rng.normal(size=columns) / 3,
+        }
+    tensors |= {"observations": rng.normal(size=(8, inputs)), "head/log_std": np.full(dims, -1.0)}
+    tensors = {name: value.astype(np.float32) for name, value in tensors.items()}
+    whole = run.names[1] == "categorical"
+    bounds = (
+        (np.zeros(1, np.int32), np.ones(1, np.int32)) if whole else (-np.ones(3, np.float32), np.ones(3, np.float32))
+    )
+    tensors |= {"space/low": bounds[0], "space/high": bounds[1]}
+    meta = {"ops": run.head.deploy(), "actions": "scale", "normalize_observations": True, "clip": 10.0, "steps": 100}
+    Policy(tensors, meta).save(path / "policy.safetensors")
 
 
 # --- Reading ---
@@ -299,11 +319,22 @@ def test_densities_are_what_the_policy_draws(trained):
 
 
 def test_choices_are_bars_at_whole_numbers(trained):
-    shown = action_distributions(detent.load(trained / "CartPole-v1-None"), 5)
+    shown = action_distributions(detent.load(trained / "CartPole-v1-categorical"), 5)
     assert isinstance(shown, Bins)
     assert [list(places) for places in shown.positions] == [[0, 1]]
     assert shown.probabilities[0].shape == (5, 2)
     assert shown.probabilities[0].sum(-1) == pytest.approx(1.0)
+
+
+@pytest.mark.slow
+def test_a_trained_run_is_reported(tmp_path):
+    for _ in execute(Run("Hopper-v5", "discrete", **QUICK), tmp_path / "run", Execution()):
+        pass
+    data = page_data(report.load_runs([tmp_path]))
+    assert data["runs"][0]["status"] == "finished"
+    assert data["runs"][0]["steps"] >= 256
+    assert data["policies"][0]["kind"] == "bins"
+    assert len(data["policies"][0]["positions"]) == 3
 
 
 # --- The page and the figures as files ---
@@ -515,6 +546,7 @@ def test_curves_tell_their_values(page):
     told = page.run("document.querySelector('.readout:not([hidden])').innerText")
     assert "6,100 steps" in told
     assert "(3 runs)" in told
+    assert "null" not in told
     assert re.search(r"ordinal\s+3,0\d\d|ordinal\s+2,9\d\d", told), told
 
 
@@ -532,7 +564,7 @@ def test_the_table_sorts_and_opens(page):
 
 def test_policies_are_seen(page):
     names = page.run("[...document.querySelectorAll('#choose-policy option')].map(o => o.value)")
-    assert sorted(names) == ["CartPole-v1-None", "Hopper-v5-beta", "Hopper-v5-discrete", "Hopper-v5-gaussian"]
+    assert sorted(names) == ["CartPole-v1-categorical", "Hopper-v5-beta", "Hopper-v5-discrete", "Hopper-v5-gaussian"]
     for name in names:
         page.choose("choose-policy", name)
         page.wait_for(f"({INKED})('#policy canvas')")

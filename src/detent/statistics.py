@@ -144,9 +144,10 @@ def probability_of_improvement(
 
 def _wins(x: Floats, y: Floats) -> Floats:
     """[resamples, n], [resamples, m] -> the share of pairs with x > y."""
-    signs = np.sign(x[:, :, None] - y[:, None, :])
-    share: Floats = (0.5 + 0.5 * signs).mean(axis=(1, 2))
-    return share
+    pieces = max(1, x.shape[0] * x.shape[1] * y.shape[1] // 2**20)  # all pairs of all resamples may not fit in memory
+    parts = zip(np.array_split(x, pieces), np.array_split(y, pieces), strict=True)
+    share: Floats = np.concatenate([np.sign(u[:, :, None] - v[:, None, :]).mean(axis=(1, 2)) for u, v in parts])
+    return 0.5 + 0.5 * share
 
 
 def difference(a: Strata, b: Strata, seed: int = 0, resamples: int = RESAMPLES, level: float = LEVEL) -> Interval:

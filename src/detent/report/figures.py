@@ -17,6 +17,8 @@ from detent.report.summaries import Curve, Floats, RunSummary
 from detent.report.variants import find_variants, groups
 
 POINTS = 300
+TOGETHER = 0.02
+"""Runs whose ends are closer than this share of the axis end together: no two stop after quite the same step."""
 
 
 def draw_figures(runs: Sequence[RunSummary], out: str | os.PathLike[str]) -> list[Path]:
@@ -35,7 +37,10 @@ def draw_figures(runs: Sequence[RunSummary], out: str | os.PathLike[str]) -> lis
 
 
 def draw_panels(runs: Sequence[RunSummary], path: Path, title: str) -> None:
-    """One figure with a panel per task, into a file whose name ends in png, pdf or svg."""
+    """One figure with a panel per task, into a file whose name ends in png, pdf or svg.
+
+    Returns are means of the last 100 training episodes.
+    """
     figures = needed("matplotlib.figure", "report")
     variants = find_variants(runs)
     members = groups(runs, variants)
@@ -52,7 +57,10 @@ def draw_panels(runs: Sequence[RunSummary], path: Path, title: str) -> None:
             line = _draw_group(axes, [run for run in group if run.curve.steps.size], colour, dashes)
             handles.setdefault(variants.labels[variant], line)
         axes.set_title(task, fontsize=10)
+        axes.set_xlabel("steps", fontsize=8)
+        axes.set_ylabel("return", fontsize=8)
         axes.margins(x=0)
+        axes.set_xlim(left=0)
         axes.xaxis.set_major_formatter(lambda x, _: _short(x))
         axes.yaxis.set_major_formatter(lambda y, _: f"{y:,.4g}" if abs(y) < 1e4 else f"{y:,.0f}")
         axes.tick_params(labelsize=8)
@@ -60,8 +68,6 @@ def draw_panels(runs: Sequence[RunSummary], path: Path, title: str) -> None:
         axes.spines[["top", "right"]].set_visible(False)
     for axes in list(panels)[len(tasks) :]:
         axes.set_visible(False)
-    figure.supxlabel("steps of the environment", fontsize=9)
-    figure.supylabel("return (mean of the last 100 training episodes)", fontsize=9)
     figure.suptitle(title, fontsize=11)
     labelled = {label: line for label, line in handles.items() if line is not None}
     figure.legend(
@@ -98,7 +104,8 @@ def band(curves: Sequence[Curve], points: int = POINTS) -> tuple[Floats, Floats,
     grid = np.linspace(0.0, max((steps[-1] for steps, _ in known), default=1.0), points)
     if not known:
         return grid, np.full(points, math.nan), np.zeros(points)
-    values = np.array([np.interp(grid, s, r, left=math.nan, right=math.nan) for s, r in known])
+    values = np.array([np.interp(grid, s, r, left=math.nan) for s, r in known])
+    values[[grid > s[-1] + TOGETHER * grid[-1] for s, _ in known]] = math.nan
     there = np.isfinite(values)
     count = there.sum(axis=0)
     some = np.maximum(count, 1)

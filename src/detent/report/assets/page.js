@@ -216,7 +216,7 @@
     const key = `${state.x} ${highest} ${state.smooth}`;
     if (run.gridKey === key) return run.grid;
     const { [state.x]: xs, returns } = curve(run), out = new Float64Array(GRID + 1).fill(NaN);
-    const near = 1.5 * highest / GRID; // runs that end together end within an iteration of each other
+    const near = .02 * highest; // runs that end together end within an iteration of each other
     for (let i = 0, j = 0; i <= GRID && xs.length; i++) {
       const x = highest * i / GRID;
       if (x < xs[0] - near || x > xs[xs.length - 1] + near) continue;
@@ -400,7 +400,7 @@
       ...lines.slice(0, 10).map(group => h("div", {}, swatch(group.v), ` ${group.v.label}  `, h("b", {}, value(group.centre[cursor])),
         isFinite(group.low[cursor]) ? ` [${values(group.low[cursor], group.high[cursor]).join(", ")}]` : "",
         ` (${group.runsAt[cursor] === group.runs.length ? "" : `${group.runsAt[cursor]} of `}${count(group.runs.length, "run")})`)),
-      lines.length > 10 ? h("div", {}, `and ${lines.length - 10} more`) : null);
+      ...(lines.length > 10 ? [h("div", {}, `and ${lines.length - 10} more`)] : []));
     panel.readout.hidden = false;
     panel.readout.style.top = "28px";
     const room = panel.readout.offsetWidth;
