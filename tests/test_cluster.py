@@ -145,7 +145,8 @@ def test_a_node_removed_without_grace_mid_run(nodes, tmp_path, undisturbed):
     out = tmp_path / "out"
     (doomed,) = nodes.worker_nodes
     removed = False
-    for _ in sweep([run], out, ray=nodes.address, checkpoint_seconds=0.01):
+    for event in sweep([run], out, ray=nodes.address, checkpoint_seconds=0.01):
+        status = event.status
         if not removed and records(out / name) > 5:
             nodes.remove_node(doomed, allow_graceful=False)
             removed = True
@@ -153,7 +154,7 @@ def test_a_node_removed_without_grace_mid_run(nodes, tmp_path, undisturbed):
             assert RunDirectory(out / name).links()
             nodes.add_node(num_cpus=1)
     assert removed
-    assert event.status == "finished"
+    assert status == "finished"
     assert_undisturbed(out, name, policy)
     assert any(link["from"] for link in RunDirectory(out / name).links()), "it went on, and did not start again"
 

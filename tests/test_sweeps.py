@@ -530,11 +530,15 @@ def test_a_signal_stops_every_run_with_a_checkpoint(tmp_path, undisturbed, numbe
 
 
 def test_closing_the_iterator_stops_the_runs(tmp_path):
+    """And until then the worker is alone on a core, and gives way."""
     run = Run("probe/action", steps=10**8, **QUICK)
-    events = sweep([run], tmp_path)
+    events = sweep([run], tmp_path, nice=7)
     for event in events:
         if event.steps:
             break
+    (worker,) = workers_of(os.getpid())
+    assert len(os.sched_getaffinity(worker)) == 1
+    assert os.getpriority(os.PRIO_PROCESS, worker) == min(19, os.getpriority(os.PRIO_PROCESS, 0) + 7)
     events.close()
     assert RunDirectory(tmp_path / run_name(run)).status() == "stopped"
     assert not workers_of(os.getpid())

@@ -118,7 +118,10 @@ class _Worker:
         # It waits for its job, so that nothing has run elsewhere before.
         _unless_gone(lambda: os.sched_setaffinity(self.process.pid, {core}))
         if nice:
-            _unless_gone(lambda: os.setpriority(os.PRIO_PROCESS, self.process.pid, nice))
+            lower = min(19, os.getpriority(os.PRIO_PROCESS, 0) + nice)
+            _unless_gone(lambda: os.setpriority(os.PRIO_PROCESS, self.process.pid, lower))
+            # Where the kernel shares processors out by session, a process's own priority counts only within its own.
+            _unless_gone(lambda: Path(f"/proc/{self.process.pid}/autogroup").write_text(str(lower)))
         self._write(json.dumps({"job": job.as_dict(), "out": str(out / job.name)}))
 
     def events(self) -> Iterator[Event]:
