@@ -4,9 +4,10 @@
     python benchmarks/acting.py [--slices 40] [--calls 250]
 
 The contestants are the policy itself, what `detent export` makes of it, and Stable-Baselines3's `predict` with the same
-network (actions MultiDiscrete, 11 choices in each of 17 dimensions) and with its Gaussian head. They take turns in slices of `--calls` calls, on
-one thread, so that what else the machine does hits all alike; a slice gives the median of its calls, and the result is
-the median of the slices. Those that are not installed are left out. Prints a table and writes `acting.json`.
+network (actions MultiDiscrete, 11 choices in each of 17 dimensions) and with its Gaussian head. They take turns in
+slices of `--calls` calls, on one thread, so that what else the machine does hits all alike; a slice gives the median of
+its calls, and the result is the median of the slices. Those that are not installed are left out. Prints a table and
+writes `acting.json`.
 """
 
 from __future__ import annotations
