@@ -7,18 +7,21 @@ import re
 import subprocess
 import sys
 
+import gymnasium
 import jax
 import numpy as np
 import pytest
 from gymnasium.spaces import Box, Discrete, MultiDiscrete
 
 from detent.agent import Agent
+from detent.configuration import Run
 from detent.environments.host import action_space, choices_of
 from detent.errors import BadInput, DetentError
 from detent.files import write_tensors
 from detent.heads import HEADS
 from detent.policy import OPS, Policy, load
 from detent.rollout import Edge
+from detent.runs import evaluate_run, train
 from policies import random_policy
 from updates import BOX_HEADS
 
@@ -153,6 +156,32 @@ def test_actions_have_the_environments_own_shape(space):
     # A file of before has no shape: its actions have one axis.
     before = Policy(policy.tensors, {k: v for k, v in policy.meta.items() if k != "shape"})
     np.testing.assert_array_equal(before(OBSERVATIONS), policy(OBSERVATIONS).reshape(200, -1))
+
+
+class Rectangular(gymnasium.Env):
+    """Wants actions of shape (2, 3)."""
+
+    observation_space = Box(-1, 1, (SIZE,), np.float32)
+    action_space = Box(-1, 1, (2, 3), np.float32)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return self.np_random.normal(size=SIZE).astype(np.float32), {}
+
+    def step(self, action):
+        assert action in self.action_space
+        return np.zeros(SIZE, np.float32), float(action[1, 2]), False, True, {}
+
+
+def test_actions_of_any_shape_can_be_evaluated_and_are_written_down():
+    run = Run(Rectangular, head="gaussian", steps=32, envs=4, batch_size=32, minibatch_size=32, epochs=1)
+    *_, last = train(run)
+    policy = last.policy()
+    assert policy.shape == (2, 3)
+    env = Rectangular()
+    observation, _ = env.reset(seed=0)
+    env.step(policy(observation))
+    assert -1 <= evaluate_run(run, policy, episodes=3, seed=0)["mean_reward"] <= 1
 
 
 def test_a_policy_can_be_copied_and_sent_to_other_processes():

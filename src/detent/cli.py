@@ -499,7 +499,7 @@ def _eval(argv: list[str]) -> int:
     episodes, seed = _whole("--episodes", args.episodes, 1), _whole("--seed", args.seed, 0)
     directory = RunDirectory(args.run)
     run = directory.run()
-    policy = load(directory.path / "best_policy.safetensors" if args.best else directory.path)
+    policy = load(_policy_path(args.run, args.best))
     results = {
         "mode": evaluate_run(run, policy, episodes, seed),
         "stochastic": evaluate_run(run, policy, episodes, seed, np.random.default_rng(seed)),
@@ -514,6 +514,20 @@ def _eval(argv: list[str]) -> int:
             f"{episodes} episodes), length {summary['mean_ep_length']:,.1f}{success}"
         )
     return 0
+
+
+def _policy_path(run: str, best: bool) -> Path:
+    """The policy file that RUN means: a run directory's last or best one, or RUN itself."""
+    from pathlib import Path
+
+    path = Path(run)
+    if not best:
+        return path / "policy.safetensors" if path.is_dir() else path
+    if not path.is_dir():
+        raise BadInput(f"--best is for a run directory, which {run} is not.")
+    if not (path / "best_policy.safetensors").exists():
+        raise BadInput(f"{run} has no best policy: training keeps one with --eval-every only.")
+    return path / "best_policy.safetensors"
 
 
 def _whole(name: str, text: str, least: int) -> int:
@@ -613,20 +627,6 @@ def _heads(argv: list[str]) -> int:
 
 
 # --- export, play, card ---
-
-
-def _policy_path(run: str, best: bool) -> Path:
-    """The policy file that RUN means: a run directory's last or best one, or RUN itself."""
-    from pathlib import Path
-
-    path = Path(run)
-    if not best:
-        return path / "policy.safetensors" if path.is_dir() else path
-    if not path.is_dir():
-        raise BadInput(f"--best is for a run directory, which {run} is not.")
-    if not (path / "best_policy.safetensors").exists():
-        raise BadInput(f"{run} has no best policy: training keeps one with --eval-every only.")
-    return path / "best_policy.safetensors"
 
 
 def _export(argv: list[str]) -> int:

@@ -278,9 +278,9 @@ class Film:
 
     @property
     def _temporary(self) -> Path:
-        """Where the MP4 grows; ffmpeg tells the format from the ending."""
+        """Where the MP4 grows."""
         assert self._mp4
-        return self._mp4.with_name(f".{self._mp4.name}.{os.getpid()}.tmp.mp4")
+        return self._mp4.with_name(f".{self._mp4.name}.{os.getpid()}.tmp")
 
     def add(self, picture: Picture) -> None:
         if self._mp4:
@@ -308,7 +308,7 @@ class Film:
             macro_block_size=2,
             quality=7,
             ffmpeg_log_level="error",
-            output_params=["-movflags", "+faststart"],
+            output_params=["-movflags", "+faststart", "-f", "mp4"],
         )
         with warnings.catch_warnings(action="ignore"):  # JAX warns of forks, and ffmpeg is not one that goes on
             self._writer.send(None)
