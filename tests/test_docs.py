@@ -19,20 +19,23 @@ from detent.heads import HEADS
 from detent.options import flag, options_of
 from documented import INCLUDED, NOT_RUN, PAGES, ROOT, blocks, commands
 
-SLOW = {"choosing-a-head.md", "own-environment.md", "own-head.md", "paper.md", "tasks.md"}
+SLOW = {
+    "choosing-a-head.md",
+    "own-environment.md",
+    "own-head.md",
+    "paper.md",
+    "quick-start.md",
+    "reliability.md",
+    "tasks.md",
+}
 """Pages whose blocks are run by `make test-all`."""
 TYPED = [page for page in PAGES if any(block.language in ("python", "sh") for block in blocks(page))]
 LINKED = [*PAGES, ROOT / "CHANGELOG.md"]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
-SLOW_EXAMPLES = {"bandit.py", "demo.py"}
 
 
 def name_of(path):
     return path.name
-
-
-def sometimes_slow(paths, slow):
-    return [pytest.param(path, marks=pytest.mark.slow if path.name in slow else (), id=path.name) for path in paths]
 
 
 def prose(page):
@@ -62,15 +65,14 @@ def run_directory(tmp_path_factory):
     return out
 
 
-@pytest.fixture
-def place(tmp_path, run_directory):
-    """A directory that has what the pages speak of."""
-    shutil.copytree(run_directory, tmp_path / "RUN")
-    shutil.copytree(ROOT / "examples", tmp_path / "examples", ignore=shutil.ignore_patterns("__pycache__", "runs"))
-    (tmp_path / "my_module.py").write_text(
+def furnish(place, request, page):
+    """Put into a directory what the pages speak of."""
+    if any(re.search(r"\bRUN\b", block.text) for block in blocks(page)):
+        shutil.copytree(request.getfixturevalue("run_directory"), place / "RUN")
+    shutil.copytree(ROOT / "examples", place / "examples", ignore=shutil.ignore_patterns("__pycache__", "runs"))
+    (place / "my_module.py").write_text(
         "import gymnasium\n\n\ndef make_env():\n    return gymnasium.make('Pendulum-v1')\n"
     )
-    return tmp_path
 
 
 def type_in(page, place):
@@ -78,9 +80,12 @@ def type_in(page, place):
     return subprocess.run(command, cwd=place, capture_output=True, text=True, timeout=900)
 
 
-@pytest.mark.parametrize("page", sometimes_slow(TYPED, SLOW))
-def test_what_a_page_tells_one_to_type_works(page, place):
-    done = type_in(page, place)
+@pytest.mark.parametrize(
+    "page", [pytest.param(p, marks=pytest.mark.slow if p.name in SLOW else (), id=p.name) for p in TYPED]
+)
+def test_what_a_page_tells_one_to_type_works(page, tmp_path, request):
+    furnish(tmp_path, request, page)
+    done = type_in(page, tmp_path)
     assert done.returncode == 0, (done.stdout + done.stderr)[-4000:]
 
 
@@ -120,7 +125,8 @@ def test_what_is_left_out_is_still_there():
     assert set(NOT_RUN) <= told
 
 
-@pytest.mark.parametrize("example", sometimes_slow(EXAMPLES, SLOW_EXAMPLES))
+@pytest.mark.slow
+@pytest.mark.parametrize("example", EXAMPLES, ids=name_of)
 def test_examples_run(example, tmp_path):
     done = subprocess.run(
         [sys.executable, str(example), "1000"], cwd=tmp_path, capture_output=True, text=True, timeout=900
