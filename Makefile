@@ -19,10 +19,10 @@ docs: install  ## the documentation site, in site/; open site/index.html
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 test: install  ## everything that must hold, in minutes
-	$(BIN)/pytest -q
+	$(BIN)/pytest -q -n auto --dist loadfile
 
 test-all: install  ## the slower tests too
-	$(BIN)/pytest -q -m slow
+	$(BIN)/pytest -q -m slow -n auto --dist worksteal
 
 lint: install
 	$(BIN)/ruff check
