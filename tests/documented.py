@@ -28,7 +28,12 @@ SHORTER = {
     "sh": [(r"--steps [\d.e]+", f"--steps {STEPS}")],
 }
 """In a block of this language, what is replaced by what."""
-ADDED = {"train": ("--steps", STEPS), "eval": ("--episodes", "2")}
+ADDED = {
+    "train": ("--steps", STEPS),
+    "eval": ("--episodes", "2"),
+    "card": ("--episodes", "2"),
+    "sweep": ("--dry-run",),
+}
 """Flags that a verb gets where it has none of that name."""
 
 NOT_RUN = {
@@ -39,6 +44,13 @@ NOT_RUN = {
     "make check": "is what runs this",
     "pytest tests/test_invariance.py": "is part of `make test`",
     "python benchmarks/speed.py --seconds 6": "installs other libraries, and takes minutes on a quiet machine",
+    "pip install 'detent[ray]'": "installs",
+    "pip install 'detent[sb3]'": "installs",
+    "cc -std=c99 -O2 -c policy.c": "tests/test_export.py compiles what is exported",
+    "cc -std=c99 -O2 -DDETENT_TEST policy.c -lm -o act": "tests/test_export.py compiles and runs it",
+    "detent report RUN --serve": "does not end by itself; tests/test_report.py serves",
+    "ray start --head --port 6379 --include-dashboard=false --disable-usage-stats": "starts servers",
+    "ray start --address 10.0.0.1:6379": "needs another machine",
     "python benchmarks/learning.py GRID ...": "hours",
     "python benchmarks/learning.py --table GRID ...": "GRID stands for the name of one",
 }
@@ -103,6 +115,8 @@ def run_page(page: Path) -> None:
         if block.language == "python" and block.file is None:
             # Lines are counted as in the page, for the sake of tracebacks.
             exec(compile("\n" * (block.line - 1) + block.shortened, str(page), "exec"), namespace)
+        elif block.language == "toml" and (named := re.match(r"# (\S+\.toml)", block.text)):
+            Path(named[1]).write_text(block.text)
         elif block.language == "sh":
             os.chdir(home)
             for original, words in zip(commands(block, shortened=False), commands(block), strict=True):
@@ -120,8 +134,8 @@ def run_command(words: list[str]) -> None:
     if program == "cd":
         os.chdir(rest[0])
     elif program == "detent":
-        flag, value = ADDED.get(rest[0], ("", ""))
-        code = run_detent(rest + [flag, value] * (bool(flag) and flag not in rest and "--help" not in rest))
+        added = ADDED.get(rest[0], ())
+        code = run_detent(rest if "--help" in rest or {*added[:1]} & {*rest} else [*rest, *added])
         assert code == 0, f"{shlex.join(words)}: exit code {code}"
     elif program == "python":
         assert len(rest) == 1, f"{shlex.join(words)}: only examples, which take a number of steps, can be run"
