@@ -752,6 +752,7 @@ def _report(argv: list[str]) -> int:
         from detent.report.serving import Server, Watch
 
         with Server(Watch(args.dirs, reference), port) as server:
+            signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
             print(f"Serving {server.address}; Ctrl-C ends it.", flush=True)
             server.serve_forever()
     runs = report.load_runs(args.dirs)
