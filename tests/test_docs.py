@@ -193,6 +193,7 @@ def test_python_names_that_are_named_exist():
                         found = getattr(found, part)
                     except AttributeError:
                         found = importlib.import_module(".".join(["detent", *parts[:depth]]))
+                assert found is not detent, dotted
 
 
 def test_tests_that_are_named_exist():

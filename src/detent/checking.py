@@ -7,7 +7,6 @@ whether a run on it would learn, resume and finish.
 from __future__ import annotations
 
 import contextlib
-import pickle
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from detent.environments.host import action_space, observation_size
-from detent.environments.workers import Env, Make, close_all, make_all, said
+from detent.environments.workers import Env, Make, close_all, make_all, pickled, said
 from detent.errors import BadInput
 
 STEPS = 3_000
@@ -72,7 +71,7 @@ def check(make: Make, name: str, steps: int = STEPS) -> Iterator[Finding]:
         yield from _rewards(played)
         yield from _observations(played)
         yield from _repeatable(make, env, name)
-        yield from _speed(make, played)
+        yield from _speed(make, name, played)
     except Unplayable as problem:
         yield Finding("problem", str(problem))
     finally:
@@ -316,20 +315,17 @@ def _first_difference(a: Trajectory, b: Trajectory) -> int | None:
     return None if len(a) == len(b) else min(len(a), len(b))
 
 
-def _speed(make: Make, played: Played) -> Iterator[Finding]:
+def _speed(make: Make, name: str, played: Played) -> Iterator[Finding]:
     resets = played.reset_seconds / max(1.0, float(np.mean(played.lengths)) if played.lengths else 1e9)
     rate = 1.0 / max(1e-9, played.step_seconds + resets)
     minutes = 1e6 / rate / 60
     told = f"{rate:,.0f} steps per second in one process: {_duration(minutes)} for a million steps"
     try:
-        pickle.dumps(make)
-        advice = " Worker processes (--workers, one per core) step several at once."
-    except Exception:
-        advice = (
-            " It cannot be made in worker processes, because what makes it is not a function at the top level of a "
-            "module; make it one to use --workers."
-        )
-    yield Finding("fine" if minutes < 60 else "warning", f"{told}, without learning.{advice}")
+        pickled(make, name)
+        advice = "Worker processes (--workers, one per core) step several at once."
+    except BadInput as error:
+        advice = str(error)
+    yield Finding("fine" if minutes < 60 else "warning", f"{told}, without learning. {advice}")
     if resets > played.step_seconds:
         yield Finding("warning", f"`reset` takes {played.reset_seconds:.3g} s, more than the steps of an episode.")
 

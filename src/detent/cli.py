@@ -489,9 +489,7 @@ def _eval(argv: list[str]) -> int:
         "eval", description="Play episodes with a trained policy: its most probable actions, and sampled ones."
     )
     parser.add_argument("run", metavar="RUN", help="a run directory")
-    parser.add_argument("--episodes", default="20", metavar="N", help="episodes of each kind (default: 20)")
-    parser.add_argument("--seed", default="0", metavar="N", help="seed of the episodes (default: 0)")
-    parser.add_argument("--best", action="store_true", help="the best policy that --eval-every kept, not the last")
+    _episode_flags(parser, 20)
     parser.add_argument("--json", action="store_true", help="print JSON")
     _import_flag(parser)
     args = parser.parse_args(argv)
@@ -514,6 +512,16 @@ def _eval(argv: list[str]) -> int:
             f"{episodes} episodes), length {summary['mean_ep_length']:,.1f}{success}"
         )
     return 0
+
+
+def _best_flag(parser: Parser) -> None:
+    parser.add_argument("--best", action="store_true", help="the best policy that --eval-every kept, not the last")
+
+
+def _episode_flags(parser: Parser, episodes: int) -> None:
+    parser.add_argument("--episodes", default=str(episodes), metavar="N", help=f"how many (default: {episodes})")
+    parser.add_argument("--seed", default="0", metavar="N", help="seed of the episodes (default: 0)")
+    _best_flag(parser)
 
 
 def _policy_path(run: str, best: bool) -> Path:
@@ -639,7 +647,7 @@ def _export(argv: list[str]) -> int:
     parser.add_argument("run", metavar="RUN", help="a run directory or a policy file")
     parser.add_argument("--to", required=True, metavar="X", help=f"what to write: {', '.join(TARGETS)}")
     parser.add_argument("--out", metavar="FILE", help="where (default: beside the policy)")
-    parser.add_argument("--best", action="store_true", help="the best policy that --eval-every kept, not the last")
+    _best_flag(parser)
     parser.add_argument("--mean", action="store_true", help="the expected action, not the most probable one")
     args = parser.parse_args(argv)
     source = _policy_path(args.run, args.best)
@@ -666,12 +674,10 @@ def _play(argv: list[str]) -> int:
         "Policies trained in EnvPool play in the Gymnasium environment of the same id.",
     )
     parser.add_argument("run", metavar="RUN", help="a run directory or a policy file")
-    parser.add_argument("--episodes", default="1", metavar="N", help="episodes to play (default: 1)")
+    _episode_flags(parser, 1)
     parser.add_argument("--out", metavar="X", help="FILE.mp4, FILE.gif, or a directory for both (default: RUN)")
-    parser.add_argument("--seed", default="0", metavar="N", help="seed of the first episode (default: 0)")
     parser.add_argument("--sample", action="store_true", help="sampled actions, not the most probable ones")
     parser.add_argument("--window", action="store_true", help="show a window and record nothing")
-    parser.add_argument("--best", action="store_true", help="the best policy that --eval-every kept, not the last")
     _import_flag(parser)
     args = parser.parse_args(argv)
     _import(args.imports)
@@ -707,9 +713,7 @@ def _card(argv: list[str]) -> int:
     )
     parser.add_argument("run", metavar="RUN", help="a run directory")
     parser.add_argument("--out", metavar="FILE", help="where (default: README.md in RUN)")
-    parser.add_argument("--episodes", default="20", metavar="N", help="episodes to evaluate (default: 20)")
-    parser.add_argument("--seed", default="0", metavar="N", help="seed of the episodes (default: 0)")
-    parser.add_argument("--best", action="store_true", help="the best policy that --eval-every kept, not the last")
+    _episode_flags(parser, 20)
     _import_flag(parser)
     args = parser.parse_args(argv)
     _import(args.imports)

@@ -11,6 +11,7 @@ and inside the environment's bounds, so the clipping that Stable-Baselines3 does
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from functools import partial
 from typing import Any, ClassVar, Self
 
@@ -184,8 +185,9 @@ class BoundedPolicy(ActorCriticPolicy):
     _GAIN: ClassVar[float] = 0.01
     """Of the last layer at the start, as for the distributions of Stable-Baselines3."""
 
+    @abstractmethod
     def distribution_for(self, space: Space[Any]) -> BoundedDistribution:
-        raise NotImplementedError
+        """The distribution that the policy has in this action space."""
 
     def _build(self, lr_schedule: Schedule) -> None:
         if self.use_sde:

@@ -254,6 +254,14 @@ def said(error: Exception) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())}"
 
 
+def pickled(make: Make, name: str) -> bytes:
+    """What makes environments, for this process's own children; nothing in a file is ever unpickled."""
+    try:
+        return pickle.dumps(make)
+    except Exception as error:
+        raise importable_only(name) from error
+
+
 def importable_only(name: str) -> BadInput:
     """What to tell whoever made an environment with something that does not reach another process."""
     return BadInput(
@@ -280,11 +288,7 @@ class Workers:
     """
 
     def __init__(self, setup: Setup, make: Make, count: int, timeout: float, restart: bool = False) -> None:
-        try:
-            # From this process to its own children; nothing in a file is ever unpickled.
-            self._pickled = pickle.dumps(make)
-        except Exception as error:
-            raise importable_only(setup.name) from error
+        self._pickled = pickled(make, setup.name)
         self.failures: list[str] = []
         self._setup = setup
         self._timeout = timeout

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import ClassVar, NamedTuple
 
@@ -155,9 +156,9 @@ class Walker(Roboschool):
     def _place(self) -> None:
         """Put the robot where an episode begins, if that is not where its model is."""
 
+    @abstractmethod
     def _alive(self, height: float) -> float:
         """The reward for being in a good state, negative when the episode is over."""
-        raise NotImplementedError
 
     def _end(self) -> None:
         """The episode is over."""

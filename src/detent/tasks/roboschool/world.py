@@ -9,6 +9,7 @@ import math
 import os
 import sys
 import weakref
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
@@ -80,7 +81,7 @@ class Parts:
         self.limits = {info[1].decode(): (info[8], info[9]) for info in infos}
 
 
-class Roboschool(gymnasium.Env[Observation, NDArray[np.float32]]):
+class Roboschool(gymnasium.Env[Observation, NDArray[np.float32]], ABC):
     """What the tasks share: a world that every reset brings back to how it was loaded, and a camera.
 
     The episode is truncated after `max_episode_steps` steps.
@@ -178,17 +179,17 @@ class Roboschool(gymnasium.Env[Observation, NDArray[np.float32]]):
     def _forget_contacts(self) -> None:
         """Make Bullet forget which bodies were near each other: it keeps the order in which it found them."""
 
+    @abstractmethod
     def _load(self, world: World) -> None:
         """Fill the world."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _begin(self) -> Observation:
         """Start an episode in a world as it was loaded."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _camera(self) -> tuple[Sequence[float], Sequence[float]]:
         """Where the camera is and what it looks at."""
-        raise NotImplementedError
 
 
 def clipped(values: NDArray[np.float32], bound: float) -> NDArray[np.float32]:
