@@ -367,10 +367,7 @@ def _sweep(argv: list[str]) -> int:
     _import(first.parse_known_args([word for word in argv if word != "--help"])[0].imports)
     args = _sweep_parser().parse_args(argv)
 
-    from pathlib import Path
-
-    from detent import progress, sweeps
-    from detent.scheduling import sweep
+    from detent import sweeps
 
     keys = (*sweeps.NAMES, *sweeps.OWN_KEYS, *sweeps.option_kinds())
     # Of an option that is true or false, the flag alone is enough.
@@ -379,17 +376,27 @@ def _sweep(argv: list[str]) -> int:
     if args.out is None and args.file is None:
         raise BadInput("Say where the runs are to go with --out, e.g. --out sweeps/first.")
     out = args.out or os.path.join("sweeps", os.path.splitext(os.path.basename(args.file))[0])
-    jobs = None if args.jobs is None else _whole("--jobs", args.jobs, 1)
-    nice, minutes = _whole("--nice", args.nice, 0), _positive("--checkpoint-minutes", args.checkpoint_minutes)
     if args.ray and args.ray.endswith(".toml"):
         raise BadInput(f"--ray {args.ray}: name the file first, as in `detent sweep {args.ray} --ray`.")
-    count = plan.count()
-    if count > MANY_RUNS and not args.yes:
-        _ask(f"This is a sweep of {count:,} runs.")
-    runs = sweeps.by_name(plan.runs())
+    if plan.count() > MANY_RUNS and not args.yes:
+        _ask(f"This is a sweep of {plan.count():,} runs.")
+    return _carry_out_sweep(plan.runs(), out, args, ["sweep", *argv])
+
+
+def _carry_out_sweep(planned: Sequence[Run], out: str, args: argparse.Namespace, command: Sequence[str]) -> int:
+    """List the runs or carry them out, and tell how they ended."""
+    from pathlib import Path
+
+    from detent import progress, sweeps
+    from detent.scheduling import sweep
+
+    jobs = None if args.jobs is None else _whole("--jobs", args.jobs, 1)
+    nice, minutes = _whole("--nice", args.nice, 0), _positive("--checkpoint-minutes", args.checkpoint_minutes)
+    runs = sweeps.by_name(planned)
+    total = sum(run.settings.steps for run in runs.values())
     if args.dry_run:
         print("\n".join(sweeps.listed(runs, Path(out))))
-        print(f"{len(runs):,} runs, {sum(run.settings.steps for run in runs.values()):,} steps; {out}")
+        print(f"{len(runs):,} runs, {total:,} steps; {out}")
         return 0
     stopped = _Stop()
     events = sweep(
@@ -397,7 +404,7 @@ def _sweep(argv: list[str]) -> int:
         checkpoint_seconds=60 * (minutes or 1.0), stop=stopped.why,
     )  # fmt: skip
     if not args.quiet:
-        events = progress.follow_sweep(events, len(runs), sum(run.settings.steps for run in runs.values()))
+        events = progress.follow_sweep(events, len(runs), total)
     status = {}
     with stopped:
         for event in events:
@@ -408,7 +415,7 @@ def _sweep(argv: list[str]) -> int:
     print(f"{', '.join(told + [f'{waiting} not begun'] * bool(waiting))}; {out}")
     if stopped.signal is None:
         return 3 if "failed" in status.values() else 0
-    print(f"Continue with the same command: {shlex.join(['detent', 'sweep', *argv])}")
+    print(f"Continue with the same command: {shlex.join(['detent', *command])}")
     return 128 + stopped.signal
 
 
@@ -454,6 +461,12 @@ def _sweep_parser() -> Parser:
                               help=argparse.SUPPRESS)  # fmt: skip
     how = parser.add_argument_group("how")
     how.add_argument("--out", metavar="DIR", help="where to: DIR/<run>/... (default for a file: sweeps/<its name>)")
+    _sweep_flags(how)
+    return parser
+
+
+def _sweep_flags(how: Any) -> None:
+    """How runs are carried out."""
     how.add_argument("--jobs", metavar="N", help="runs at a time (default: one per core)")
     how.add_argument("--nice", metavar="N", default="0", help="how far to give way to others, 0 to 19 (default: 0)")
     how.add_argument(
@@ -464,7 +477,6 @@ def _sweep_parser() -> Parser:
     how.add_argument("--dry-run", action="store_true", help="list the runs and leave")
     how.add_argument("--yes", action="store_true", help=f"do not ask, even for more than {MANY_RUNS:,} runs")
     how.add_argument("--quiet", action="store_true", help="show no progress")
-    return parser
 
 
 def _ask(question: str) -> None:
@@ -772,6 +784,117 @@ def _report(argv: list[str]) -> int:
     return 0
 
 
+# --- paper ---
+
+PAPER_RUNS = os.path.join("runs", "paper")
+
+
+def _paper(argv: list[str]) -> int:
+    parts = {"run": _paper_run, "show": _paper_show}
+    if argv and argv[0] in parts:
+        return parts[argv[0]](argv[1:])
+    parser = Parser(
+        "paper",
+        usage="detent paper [run NAME | show NAME] [flags]",
+        description="List the paper's figures and tables; `run` one, or `show` what has been run of it\n"
+        "beside what the paper prints. `detent paper run --help` tells more.",
+    )
+    parser.parse_args(argv)
+    from detent.paper.experiments import experiments
+
+    print(f"{'name':<10}{'what':<58}{'runs':>5}{'steps':>7}")
+    for name, experiment in experiments().items():
+        count, steps = ("-", "-") if experiment.measure else (len(experiment.runs()), f"{experiment.steps:.0e}")
+        print(f"{name:<10}{experiment.title:<58}{count:>5}{str(steps).replace('e+0', 'e'):>7}")
+    print("\nruns, steps: at the paper's scale, with all that it tuned. Smaller, for example:")
+    print("  detent paper run table2 --task HalfCheetah --steps 1e6 --seeds 3 --bins 11")
+    return 0
+
+
+def _paper_run(argv: list[str]) -> int:
+    parser = Parser(
+        "paper run",
+        usage="detent paper run NAME [flags]",
+        description="Run a figure or table of the paper, whole or in part. What has finished is\n"
+        "skipped, also if it was run for another one; repeat the command at any time.",
+        epilog="The paper reports the best of K and, for every head but Beta, of two learning\n"
+        "rates (PPO) or KLs (TRPO, ACKTR). All of them are run unless you say otherwise;\n"
+        "--no-tuning keeps the preset's. `detent paper show NAME` says what was best.",
+    )
+    parser.add_argument("name", metavar="NAME", help="see `detent paper`")
+    what = parser.add_argument_group("which part of it, at which scale (default: all, as in the paper)")
+    what.add_argument("--task", nargs="+", metavar="X", default=[], help="tasks, by the paper's name or ours")
+    what.add_argument("--algo", nargs="+", metavar="X", default=[], help="of its algorithms, only these")
+    what.add_argument("--head", nargs="+", metavar="X", default=[], help="these heads instead")
+    what.add_argument("--bins", nargs="+", metavar="K", default=[], help="these numbers of bins instead")
+    what.add_argument("--preset", nargs="+", metavar="X", default=["paper"], help="settings (default: paper)")
+    what.add_argument("--steps", metavar="N", help="steps of every run")
+    what.add_argument("--seeds", metavar="N", help="the seeds from 0 to N-1")
+    what.add_argument("--draws", metavar="N", help="random settings, where the paper draws them (figure11)")
+    what.add_argument("--no-tuning", dest="tuning", action="store_false", help="the preset's learning rate or KL only")
+    how = parser.add_argument_group("how")
+    how.add_argument("--out", metavar="DIR", default=PAPER_RUNS, help=f"where to (default: {PAPER_RUNS})")
+    _import_flag(parser)
+    _sweep_flags(how)
+    args = parser.parse_args(argv)
+    _import(args.imports)
+    from pathlib import Path
+
+    from detent.paper.experiments import find
+
+    found = find(args.name)
+    code = 0
+    for experiment in found:
+        if experiment.measure:
+            if len(found) == 1 and (args.steps or args.draws or args.algo):
+                raise BadInput(
+                    f"{experiment.name} trains nothing; of its scale, --task, --head, --bins and --seeds count."
+                )
+            from detent.paper.measuring import measure
+
+            seeds = None if args.seeds is None else _whole("--seeds", args.seeds, 1)
+            for line in measure(experiment, Path(args.out), args.task, args.head, args.bins, seeds):
+                print(line, flush=True)
+            continue
+        runs = experiment.runs(
+            tasks=args.task, algos=args.algo, heads=args.head, bins=args.bins, presets=args.preset, steps=args.steps,
+            seeds=args.seeds, draws=args.draws, tuning=args.tuning,
+        )  # fmt: skip
+        if len(runs) > MANY_RUNS and not args.yes and not args.dry_run:
+            _ask(f"{experiment.name} has {len(runs):,} runs of {experiment.steps:,} steps.")
+        if experiment.alone:
+            args.jobs = "1"
+        code = code or _carry_out_sweep(runs, args.out, args, ["paper", "run", *argv])
+    if not args.dry_run:
+        place = [] if args.out == PAPER_RUNS else [args.out]
+        print(f"Look at it with: {shlex.join(['detent', 'paper', 'show', args.name, *place])}")
+    return code
+
+
+def _paper_show(argv: list[str]) -> int:
+    parser = Parser(
+        "paper show",
+        usage="detent paper show NAME [DIR_OR_FILE...] [flags]",
+        description="Show what has been run of a figure or table beside what the paper prints: as\n"
+        "text, as figures, and as a page with every run.",
+    )
+    parser.add_argument("name", metavar="NAME", help="see `detent paper`")
+    parser.add_argument(
+        "places", nargs="*", metavar="DIR_OR_FILE", default=[PAPER_RUNS],
+        help=f"directories with runs, or compact records (default: {PAPER_RUNS})",
+    )  # fmt: skip
+    parser.add_argument("--out", metavar="DIR", default="paper", help="where figures and page go (default: paper)")
+    parser.add_argument("--markdown", action="store_true", help="print Markdown, with the intervals of differences")
+    args = parser.parse_args(argv)
+    from detent.paper.experiments import find
+    from detent.paper.showing import show
+
+    for experiment in find(args.name):
+        for line in show(experiment, args.places, args.out, args.markdown):
+            print(line)
+    return 0
+
+
 VERBS: dict[str, tuple[str, Callable[[list[str]], int]]] = {
     "train": ("train a policy on a task", _train),
     "sweep": ("train many policies: grids, random draws, Ray", _sweep),
@@ -782,6 +905,7 @@ VERBS: dict[str, tuple[str, Callable[[list[str]], int]]] = {
     "play": ("record a film of a trained policy", _play),
     "card": ("write the model card of a run", _card),
     "report": ("show runs on one HTML page, and in figures", _report),
+    "paper": ("run and show the paper's figures and tables", _paper),
     "check": ("tell whether your own environment fits", _check),
     "tasks": ("list the tasks", _tasks),
     "heads": ("list the policy heads", _heads),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,37 +41,47 @@ def draw_panels(runs: Sequence[RunSummary], path: Path, title: str) -> None:
 
     Returns are means of the last 100 training episodes.
     """
-    figures = needed("matplotlib.figure", "report")
     variants = find_variants(runs)
     members = groups(runs, variants)
     tasks = list(dict.fromkeys(task for task, _ in members))
-    columns = min(3, len(tasks))
-    rows = math.ceil(len(tasks) / columns)
-    size = (7.5, 4.5) if len(tasks) == 1 else (3.6 * columns, 2.7 * rows + 0.6)
-    figure = figures.Figure(figsize=size, layout="constrained")
-    panels = figure.subplots(rows, columns, squeeze=False).flat
+    figure, panels = panelled(tasks, "steps", "return")
     handles: dict[str, Any] = {}
-    for task, axes in zip(tasks, panels, strict=False):
+    for task, axes in zip(tasks, panels, strict=True):
         for (_, variant), group in ((key, group) for key, group in members.items() if key[0] == task):
             colour, dashes = variants.styles[variant]
-            line = _draw_group(axes, [run for run in group if run.curve.steps.size], colour, dashes)
+            line = draw_band(axes, [run for run in group if run.curve.steps.size], colour, dashes)
             handles.setdefault(variants.labels[variant], line)
-        axes.set_title(task, fontsize=10)
-        axes.set_xlabel("steps", fontsize=8)
-        axes.set_ylabel("return", fontsize=8)
-        axes.margins(x=0)
         axes.set_xlim(left=0)
         axes.xaxis.set_major_formatter(lambda x, _: _short(x))
+    save(figure, path, title, {label: line for label, line in handles.items() if line is not None})
+
+
+def panelled(titles: Sequence[str], across: str, up: str) -> tuple[Any, list[Any]]:
+    """A figure with a small panel for each title, at most three side by side, and its panels."""
+    columns = min(3, len(titles))
+    rows = math.ceil(len(titles) / columns)
+    size = (7.5, 4.5) if len(titles) == 1 else (3.6 * columns, 2.7 * rows + 0.6)
+    figure = needed("matplotlib.figure", "report").Figure(figsize=size, layout="constrained")
+    panels = list(figure.subplots(rows, columns, squeeze=False).flat)
+    for title, axes in zip(titles, panels, strict=False):
+        axes.set_title(title, fontsize=10)
+        axes.set_xlabel(across, fontsize=8)
+        axes.set_ylabel(up, fontsize=8)
+        axes.margins(x=0)
         axes.yaxis.set_major_formatter(lambda y, _: f"{y:,.4g}" if abs(y) < 1e4 else f"{y:,.0f}")
         axes.tick_params(labelsize=8)
         axes.grid(alpha=0.25)
         axes.spines[["top", "right"]].set_visible(False)
-    for axes in list(panels)[len(tasks) :]:
+    for axes in panels[len(titles) :]:
         axes.set_visible(False)
+    return figure, panels[: len(titles)]
+
+
+def save(figure: Any, path: Path, title: str, handles: Mapping[str, Any]) -> None:
+    """Write a figure with a title above and one legend below."""
     figure.suptitle(title, fontsize=11)
-    labelled = {label: line for label, line in handles.items() if line is not None}
     figure.legend(
-        labelled.values(), labelled.keys(), loc="outside lower center", ncols=min(5, len(handles)), fontsize=8
+        handles.values(), handles.keys(), loc="outside lower center", ncols=max(1, min(5, len(handles))), fontsize=8
     )
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -81,7 +91,8 @@ def draw_panels(runs: Sequence[RunSummary], path: Path, title: str) -> None:
         raise cannot_write(path, error) from error
 
 
-def _draw_group(axes: Any, runs: Sequence[RunSummary], colour: str, dashes: tuple[int, ...]) -> Any:
+def draw_band(axes: Any, runs: Sequence[RunSummary], colour: str, dashes: tuple[int, ...] = ()) -> Any:
+    """Mean ± sd over runs as a line and a band, and a cross where one diverged; the line, None without runs."""
     if not runs:
         return None
     grid, mean, sd = band([run.curve for run in runs])

@@ -1,0 +1,134 @@
+"""The paper's figures, drawn from whatever has been run."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from detent.errors import DetentError
+from detent.files import Corrupt
+from detent.paper.experiments import Experiment
+from detent.paper.selection import Placed, Scale, by_scale, cells
+from detent.paper.tables import HEADS, finals
+from detent.policy import load
+from detent.report.actions import Bins, Normals, action_distributions
+from detent.report.figures import draw_panels, panelled, save
+from detent.report.summaries import RunSummary
+from detent.report.variants import COLOURS, HEAD_COLOURS
+from detent.tasks.probes import bimodal
+
+KINDS = ("png", "pdf")
+
+
+def draw(experiment: Experiment, members: Sequence[Placed], out: Path) -> list[Path]:
+    """Draw the figure, one for each algorithm, preset and length; the paths of the files."""
+    drawers = {"bandit": _bandit, "bins": _bins, "quantiles": _quantiles, "curves": _curves, "table": _curves}
+    if experiment.shows not in drawers:
+        return []
+    written = []
+    for scale, group in by_scale(members).items():
+        for kind in KINDS:
+            path = out / f"{experiment.name}-{scale.algo}-{scale.preset}-{_short(scale.steps)}.{kind}"
+            drawers[experiment.shows](experiment, scale, group, path)
+            written.append(path)
+    return written
+
+
+def _short(steps: int) -> str:
+    return re.sub(r"\.?0*e\+?0*", "e", f"{steps:e}")
+
+
+def _title(experiment: Experiment, scale: Scale) -> str:
+    return f"{experiment.title}\n{scale}"
+
+
+def _colour(head: str) -> str:
+    return COLOURS[HEAD_COLOURS.get(head, len(COLOURS) - 1)]
+
+
+def _curves(experiment: Experiment, scale: Scale, members: Sequence[Placed], path: Path) -> None:
+    """Learning curves of the settings that the paper's rule picks, every K by itself."""
+    chosen = [m.run for choice in cells(members, by_bins=True).values() for m in choice.members]
+    draw_panels(chosen, path, _title(experiment, scale))
+
+
+def _heads(members: Sequence[Placed]) -> list[str]:
+    return sorted({m.head for m in members}, key=lambda head: HEADS.index(head) if head in HEADS else len(HEADS))
+
+
+def _bandit(experiment: Experiment, scale: Scale, members: Sequence[Placed], path: Path) -> None:
+    """Left the reward and what the policies have become, right their learning curves, seed by seed."""
+    figure, (densities, curves) = panelled(["trained policies, each seed", "learning curves, each seed"], "", "")
+    grid = np.linspace(-1.0, 1.0, 401)
+    handles: dict[str, Any] = {}
+    (handles["reward"],) = densities.plot(grid, np.asarray(bimodal(jnp.asarray(grid))), color="black", linewidth=1)
+    densities.set_xlabel("action", fontsize=8)
+    densities.set_ylabel("reward; density, largest = 1", fontsize=8)
+    curves.set_xlabel("steps", fontsize=8)
+    curves.set_ylabel("reward", fontsize=8)
+    for head in _heads(members):
+        for member in (m for m in members if m.head == head):
+            curve = member.run.curve
+            (handles[head],) = curves.plot(curve.steps, curve.returns, color=_colour(head), alpha=0.7, linewidth=1)
+            density = _density(member.run, grid)
+            if density is not None:
+                densities.plot(*density, color=_colour(head), alpha=0.7, linewidth=1)
+    save(figure, path, _title(experiment, scale), handles)
+
+
+def _density(run: RunSummary, grid: Any) -> tuple[Any, Any] | None:
+    """The density of the only action at the only state, highest value 1; None if the run left no policy."""
+    try:
+        shown = action_distributions(load(run.path / "policy.safetensors"), 1)
+    except (DetentError, Corrupt, OSError):
+        return None
+    if isinstance(shown, Bins):
+        p = shown.probabilities[0][0]
+        return shown.positions[0], p / p.max()
+    if isinstance(shown, Normals):
+        return grid, np.exp(-0.5 * ((grid - shown.mean[0, 0]) / shown.std[0, 0]) ** 2)
+    return None
+
+
+def _bins(experiment: Experiment, scale: Scale, members: Sequence[Placed], path: Path) -> None:
+    """Final return against K: the mean and every seed."""
+    tasks = sorted({m.run.task for m in members})
+    figure, panels = panelled(tasks, "K", "final return")
+    handles: dict[str, Any] = {}
+    for task, axes in zip(tasks, panels, strict=True):
+        for head in _heads(members):
+            points = [(m.bins, m.run.final) for m in members if (m.run.task, m.head) == (task, head) and m.run.counted]
+            if not points:
+                continue
+            sizes = sorted({k for k, _ in points if k is not None})
+            means = [
+                float(np.mean([final for k, final in points if k == size and final is not None])) for size in sizes
+            ]
+            axes.plot(*zip(*points, strict=True), "o", color=_colour(head), alpha=0.4, markersize=3)
+            (handles[head],) = axes.plot(sizes, means, color=_colour(head), linewidth=1.5)
+            axes.set_xscale("log")
+            axes.set_xticks(sizes, [str(size) for size in sizes])
+            axes.minorticks_off()
+    save(figure, path, _title(experiment, scale), handles)
+
+
+def _quantiles(experiment: Experiment, scale: Scale, members: Sequence[Placed], path: Path) -> None:
+    """The final returns of all random settings of a head in order, against their share."""
+    tasks = sorted({m.run.task for m in members})
+    figure, panels = panelled(tasks, "share of settings", "final return")
+    handles: dict[str, Any] = {}
+    for task, axes in zip(tasks, panels, strict=True):
+        for head in _heads(members):
+            values = finals(members, task, head)
+            if values.size:
+                share = (np.arange(values.size) + 0.5) / values.size
+                (handles[head],) = axes.plot(
+                    share, values, color=_colour(head), linewidth=1.5, marker=".", markersize=4
+                )
+        axes.set_xlim(0, 1)
+    save(figure, path, _title(experiment, scale), handles)

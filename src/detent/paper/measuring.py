@@ -1,0 +1,103 @@
+"""What the paper measures without training: the variance of the gradient at the start (Figure 5a)."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from detent.errors import BadInput
+from detent.files import read_json, write_json
+from detent.paper import variance
+from detent.paper.experiments import Experiment, papers
+from detent.paper.tables import Block, Table
+
+FILE = "variance.json"
+
+
+def measure(
+    experiment: Experiment,
+    out: Path,
+    tasks: Sequence[str],
+    heads: Sequence[str] = (),
+    bins: Sequence[str] = (),
+    initialisations: int | None = None,
+) -> Iterator[str]:
+    """Measure what the experiment asks for, tell each piece, and keep all in `<out>/variance.json`.
+
+    Pieces of the file that are measured again are replaced, others are kept.
+    """
+    wanted = experiment.measure
+    sizes = [_whole(k) for k in bins] or wanted["bins"]
+    chosen = experiment.todays_tasks(tasks)
+    kept = {_key(old): old for old in _read(out / FILE)}
+    for task, head, output in itertools.product(chosen, heads or wanted["head"], wanted["output_init"]):
+        found = variance.measure(
+            task,
+            sizes,
+            head=head,
+            initialisations=initialisations or wanted["initialisations"],
+            samples=wanted["samples"],
+            seed=0,
+            output_init=output,
+        )
+        kept[_key(found)] = found
+        write_json(out / FILE, variance.as_json([kept[key] for key in sorted(kept)]))
+        yield f"{task}, {head}, {variance.OUTPUT_INITS[output]}: done"
+    yield str(out / FILE)
+
+
+def _key(found: variance.Measurement) -> tuple[str, str, str]:
+    return found.head, found.output_init, found.task
+
+
+def _whole(text: str) -> int:
+    if not str(text).isdigit() or int(text) < 2:
+        raise BadInput(f"--bins must be whole numbers of at least 2, not {text!r}.")
+    return int(text)
+
+
+def _read(path: Path) -> tuple[variance.Measurement, ...]:
+    return variance.from_json(read_json(path)) if path.exists() else ()
+
+
+def measured(places: Sequence[str | os.PathLike[str]]) -> list[variance.Measurement]:
+    """What has been measured in some directories, or in files named variance.json."""
+    files = [path / FILE if path.is_dir() else path for path in map(Path, places)]
+    return [found for file in files if file.name == FILE for found in _read(file)]
+
+
+def show_measured(
+    experiment: Experiment, places: Sequence[str | os.PathLike[str]], out: Path, markdown: bool
+) -> Iterator[str]:
+    """The figure as text and as files."""
+    found = measured(places)
+    if not found:
+        yield f"It has not been measured in {', '.join(map(str, places))}: detent paper run {experiment.name}"
+        return
+    for table in variance_tables(found):
+        yield ""
+        yield table.markdown() if markdown else table.text()
+    yield ""
+    yield from map(str, variance.draw(found, out / experiment.name))
+
+
+def variance_tables(found: Sequence[variance.Measurement]) -> list[Table]:
+    """A table for each head and initialisation: for every K the variance of each task, and the theory."""
+    tables = []
+    for head, output in dict.fromkeys((one.head, one.output_init) for one in found):
+        group = [one for one in found if (one.head, one.output_init) == (head, output)]
+        points = {papers(one.task) or one.task: variance.normalised(one) for one in group}
+        theory = {f"K = {point.bins}": f"{point.theory:.2f}" for some in points.values() for point in some}
+        blocks = []
+        for name, weighting in variance.WEIGHTS.items():
+            lines: dict[str, dict[str, str]] = {label: {"theory": value} for label, value in theory.items()}
+            for task, some in points.items():
+                for point in some:
+                    lines[f"K = {point.bins}"][task] = f"{getattr(point, name).value:.2f}"
+            blocks.append(Block(weighting, lines))
+        title = f"{head}, {variance.OUTPUT_INITS[output]}"
+        note = f"Variance of the gradient relative to its value at the largest K, {len(group[0].constant[0])} networks."
+        tables.append(Table(title, ("theory", *points), tuple(blocks), (note,)))
+    return tables
