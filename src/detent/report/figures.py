@@ -73,9 +73,13 @@ def draw_panels(runs: Sequence[RunSummary], path: Path, title: str) -> None:
     figure.legend(
         labelled.values(), labelled.keys(), loc="outside lower center", ncols=min(5, len(handles)), fontsize=8
     )
+    save_figure(figure, path)
+
+
+def save_figure(figure: Any, path: Path) -> None:
+    """Into a file whose name ends in png, pdf or svg; no date inside: the same figure gives the same file."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        # No date inside: the same runs give the same file.
         figure.savefig(path, dpi=150, metadata={"CreationDate": None} if path.suffix == ".pdf" else None)
     except OSError as error:
         raise cannot_write(path, error) from error

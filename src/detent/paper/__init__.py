@@ -1,0 +1,1 @@
+"""The paper's experiments: its figures and tables, run and drawn again."""
