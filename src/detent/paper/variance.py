@@ -21,7 +21,7 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -217,17 +217,24 @@ def total_variance(layers: Sequence[Seen], factor: Float[Array, " b"], valid: Bo
 def score_size(head: Head) -> float:
     """E|d log p(a) / d outputs|^2 for one action dimension whose K outputs are 0.
 
-    This is the trace of their Fisher information: (K - 1) / K for the discrete head, (K^2 - 1) / (6 K) for the ordinal one.
+    This is the trace of their Fisher information: (K - 1) / K for the discrete head, (K^2 - 1) / (6 K) for the
+    ordinal one.
     """
     space = Box(-1.0, 1.0, (1,), np.float32)
     outputs = head.outputs(space)
-    every = jnp.arange(outputs)[:, None]
 
     def log_prob(out: Float[Array, " k"]) -> Float[Array, " k"]:
-        return head.distribution(out, head.parameters(space)).log_prob(every)
+        return head.distribution(out, head.parameters(space)).log_prob(jnp.arange(outputs)[:, None])
 
-    nothing = jnp.zeros(outputs)
-    return float(jnp.exp(log_prob(nothing)) @ (jax.jacobian(log_prob)(nothing) ** 2).sum(-1))
+    def trace(out: Float[Array, " k"]) -> Float[Array, ""]:
+        return jnp.exp(log_prob(out)) @ jnp.sum(jax.jacobian(log_prob)(out) ** 2, axis=-1)
+
+    return float(jax.jit(trace)(jnp.zeros(outputs)))
+
+
+@cache
+def _score_size(head: str, bins: int) -> float:
+    return score_size(HEADS.get(head)(bins=bins))  # type: ignore[call-arg]
 
 
 def output_share(output_init: str, width: int, outputs: int) -> float:
@@ -237,7 +244,7 @@ def output_share(output_init: str, width: int, outputs: int) -> float:
 
 def normalised(result: Measurement) -> tuple[Point, ...]:
     """Variances relative to the mean at the largest K. Resampling draws initialisations, for both K together."""
-    theory = np.array([score_size(HEADS.get(result.head)(bins=k)) for k in result.bins])  # type: ignore[call-arg]
+    theory = np.array([_score_size(result.head, k) for k in result.bins])
     share = [output_share(result.output_init, result.width, result.dimensions * k) for k in result.bins]
     expected = theory * share
 
