@@ -107,21 +107,13 @@ def collect(options: argparse.Namespace, facts: dict[str, Any]) -> Generator[int
     import numpy as np
 
     import detent
-    from detent.agent import Agent
-    from detent.rollout import Edge, begin, make_collect
-    from detent.training import make_environment
+    from detent.rollout import begin, make_collect
+    from detent.training import make_agent, make_edge, make_environment
 
     run = detent.Run(**options_of_run(options))
     settings = run.settings
     env = make_environment(run, settings.seed, settings.envs)
-    agent = Agent(run.head, env.space, env.observation_size, tuple(settings.hidden_sizes), settings.policy_gain)
-    edge = Edge(
-        settings.actions,
-        settings.normalize_observations,
-        settings.normalize_rewards,
-        settings.normalization_clip,
-        run.algorithm.gamma,
-    )
+    agent, edge = make_agent(run, env), make_edge(run)
     run_rollout = make_collect(agent, edge, env, BATCH // settings.envs)
     key = jax.random.key(settings.seed)
     parameters = agent.init(key)

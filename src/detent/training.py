@@ -70,6 +70,24 @@ def make_environment(run: Run, seed: int, num_envs: int) -> Environment:
     )
 
 
+def make_agent(run: Run, env: Environment) -> Agent:
+    """The agent of a run, or a sentence where its head does not fit the environment's actions."""
+    _refuse_mismatch(run, env)
+    settings = run.settings
+    return Agent(run.head, env.space, env.observation_size, tuple(settings.hidden_sizes), settings.policy_gain)
+
+
+def make_edge(run: Run) -> Edge:
+    settings = run.settings
+    return Edge(
+        settings.actions,
+        settings.normalize_observations,
+        settings.normalize_rewards,
+        settings.normalization_clip,
+        run.algorithm.gamma,
+    )
+
+
 def train(run: Run, start: Snapshot | None = None, initial: Snapshot | None = None) -> Iterator[Record]:
     """Train and yield a record per iteration.
 
@@ -103,21 +121,10 @@ class _Trainer:
     """The fixed parts of one training: agent, environments and the two compiled halves of an iteration."""
 
     def __init__(self, run: Run, env: Environment) -> None:
-        settings = run.settings
-        _refuse_mismatch(run, env)
         self.run, self.env = run, env
-        self.agent = Agent(
-            run.head, env.space, env.observation_size, tuple(settings.hidden_sizes), settings.policy_gain
-        )
-        self.edge = Edge(
-            settings.actions,
-            settings.normalize_observations,
-            settings.normalize_rewards,
-            settings.normalization_clip,
-            run.algorithm.gamma,
-        )
-        self.key = jax.random.key(settings.seed)
-        self.collect = make_collect(self.agent, self.edge, env, run.algorithm.batch_size // settings.envs)
+        self.agent, self.edge = make_agent(run, env), make_edge(run)
+        self.key = jax.random.key(run.settings.seed)
+        self.collect = make_collect(self.agent, self.edge, env, run.algorithm.batch_size // run.settings.envs)
         self.update = jax.jit(self._update, compiler_options=COMPILER_OPTIONS)
 
     def records(self, start: Snapshot | None, initial: Snapshot | None) -> Iterator[Record]:

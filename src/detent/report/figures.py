@@ -49,7 +49,7 @@ def draw_panels(runs: Sequence[RunSummary], path: Path, title: str) -> None:
     for task, axes in zip(tasks, panels, strict=True):
         for (_, variant), group in ((key, group) for key, group in members.items() if key[0] == task):
             colour, dashes = variants.styles[variant]
-            line = draw_band(axes, [run for run in group if run.curve.steps.size], colour, dashes)
+            line = _draw_band(axes, [run for run in group if run.curve.steps.size], colour, dashes)
             handles.setdefault(variants.labels[variant], line)
         axes.set_xlim(left=0)
         axes.xaxis.set_major_formatter(lambda x, _: _short(x))
@@ -83,15 +83,19 @@ def save(figure: Any, path: Path, title: str, handles: Mapping[str, Any]) -> Non
     figure.legend(
         handles.values(), handles.keys(), loc="outside lower center", ncols=max(1, min(5, len(handles))), fontsize=8
     )
+    save_figure(figure, path)
+
+
+def save_figure(figure: Any, path: Path) -> None:
+    """Into a file whose name ends in png, pdf or svg; no date inside: the same figure gives the same file."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        # No date inside: the same runs give the same file.
         figure.savefig(path, dpi=150, metadata={"CreationDate": None} if path.suffix == ".pdf" else None)
     except OSError as error:
         raise cannot_write(path, error) from error
 
 
-def draw_band(axes: Any, runs: Sequence[RunSummary], colour: str, dashes: tuple[int, ...] = ()) -> Any:
+def _draw_band(axes: Any, runs: Sequence[RunSummary], colour: str, dashes: tuple[int, ...] = ()) -> Any:
     """Mean ± sd over runs as a line and a band, and a cross where one diverged; the line, None without runs."""
     if not runs:
         return None
