@@ -846,6 +846,9 @@ def _paper_run(argv: list[str]) -> int:
     code = 0
     for experiment in found:
         if experiment.measure:
+            if args.dry_run:
+                print(f"{experiment.name} is measured without training; {args.out}")
+                continue
             if len(found) == 1 and (args.steps or args.draws or args.algo):
                 raise BadInput(
                     f"{experiment.name} trains nothing; of its scale, --task, --head, --bins and --seeds count."
@@ -880,7 +883,7 @@ def _paper_show(argv: list[str]) -> int:
     )
     parser.add_argument("name", metavar="NAME", help="see `detent paper`")
     parser.add_argument(
-        "places", nargs="*", metavar="DIR_OR_FILE", default=[PAPER_RUNS],
+        "places", nargs="*", metavar="DIR_OR_FILE",
         help=f"directories with runs, or compact records (default: {PAPER_RUNS})",
     )  # fmt: skip
     parser.add_argument("--out", metavar="DIR", default="paper", help="where figures and page go (default: paper)")
@@ -889,8 +892,9 @@ def _paper_show(argv: list[str]) -> int:
     from detent.paper.experiments import find
     from detent.paper.showing import show
 
+    places = args.places or ([PAPER_RUNS] if os.path.isdir(PAPER_RUNS) else [])
     for experiment in find(args.name):
-        for line in show(experiment, args.places, args.out, args.markdown):
+        for line in show(experiment, places, args.out, args.markdown):
             print(line)
     return 0
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -33,14 +32,10 @@ def draw(experiment: Experiment, members: Sequence[Placed], out: Path) -> list[P
     written = []
     for scale, group in by_scale(members).items():
         for kind in KINDS:
-            path = out / f"{experiment.name}-{scale.algo}-{scale.preset}-{_short(scale.steps)}.{kind}"
+            path = out / f"{experiment.name}-{scale.algo}-{scale.preset}-{scale.steps}.{kind}"
             drawers[experiment.shows](experiment, scale, group, path)
             written.append(path)
     return written
-
-
-def _short(steps: int) -> str:
-    return re.sub(r"\.?0*e\+?0*", "e", f"{steps:e}")
 
 
 def _title(experiment: Experiment, scale: Scale) -> str:

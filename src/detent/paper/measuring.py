@@ -74,7 +74,7 @@ def show_measured(
     """The figure as text and as files."""
     found = measured(places)
     if not found:
-        yield f"It has not been measured in {', '.join(map(str, places))}: detent paper run {experiment.name}"
+        yield f"It has not been measured here: detent paper run {experiment.name}"
         return
     for table in variance_tables(found):
         yield ""

@@ -96,7 +96,8 @@ def plus_minus(mean: float, sd: float) -> str:
 
 
 def as_printed(value: Printed) -> str:
-    return value if isinstance(value, str) else plus_minus(*value)
+    """With the digits that the paper gives."""
+    return value if isinstance(value, str) else " ± ".join(f"{part:,}" for part in value)
 
 
 def verdict(difference: Interval) -> str:
