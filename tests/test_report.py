@@ -575,6 +575,21 @@ def test_policies_are_seen(page):
         assert page.run("document.querySelector('#policy canvas').toDataURL()") != average
 
 
+def test_runs_from_a_compact_file_say_that_they_have_no_policy(page, runs_dir, trained, tmp_path):
+    report.write_compact(report.load_runs([runs_dir]), tmp_path / "runs.jsonl")
+    for places, rows, told in (
+        ([tmp_path / "runs.jsonl"], 20, "has a policy to show. Compact files hold no policies."),
+        ([tmp_path / "runs.jsonl", trained], 24, "or too many to show. Compact files hold no policies."),
+        ([runs_dir], 21, "has a policy to show."),
+    ):
+        report.write_page(report.load_runs(places), tmp_path / "compact.html")
+        page.open(tmp_path / "compact.html")
+        page.wait_for(f"({INKED})('#panels canvas')")
+        assert page.run(ROWS) == rows
+        assert page.run("document.getElementById('policy-controls').innerText").endswith(told)
+        assert "silent for" not in page.run("document.getElementById('run-table').innerText")
+
+
 def test_the_page_on_a_phone_and_in_the_dark(page):
     light = page.run("getComputedStyle(document.body).backgroundColor")
     page.scheme("dark")

@@ -751,16 +751,19 @@ def _report(argv: list[str]) -> int:
         description="Show all runs below some directories on one HTML page: learning curves,\n"
         "comparisons, action distributions, configurations. See docs/report.md.",
     )
-    parser.add_argument("dirs", nargs="+", metavar="DIR", help="run directories, or directories above them")
+    parser.add_argument(
+        "dirs", nargs="+", metavar="DIR", help="run directories, directories above them, or files of --compact"
+    )
     parser.add_argument("--out", metavar="FILE", help="where to write the page (default: report.html)")
     parser.add_argument("--figures", metavar="DIR", help="draw the learning curves as PNG and PDF into this directory")
+    parser.add_argument("--compact", metavar="FILE", help="write all runs into one small file, or add them to it")
     parser.add_argument("--reference", metavar="FILE", help="printed numbers to show beside, as TOML (docs/report.md)")
     parser.add_argument("--serve", action="store_true", help="serve a page that refreshes itself, to this machine only")
     parser.add_argument("--port", metavar="N", default="8000", help="port for --serve; 0: any (default: 8000)")
     args = parser.parse_args(argv)
     port = _whole("--port", args.port, 0)
-    if args.serve and (args.out or args.figures):
-        raise BadInput("--serve writes no files; leave out --out and --figures, or --serve.")
+    if args.serve and (args.out or args.figures or args.compact):
+        raise BadInput("--serve writes no files; leave out --out, --figures and --compact, or --serve.")
     from detent import report
 
     reference = report.read_reference(args.reference) if args.reference else None
@@ -772,13 +775,16 @@ def _report(argv: list[str]) -> int:
             print(f"Serving {server.address}; Ctrl-C ends it.", flush=True)
             server.serve_forever()
     runs = report.load_runs(args.dirs)
-    if args.out or not args.figures:
+    damaged = [run for run in runs if run.status == "damaged"]
+    if args.compact:
+        held, damaged = report.write_compact(runs, args.compact)
+        print(f"{held:,} run{'s' * (held != 1)}: {os.path.abspath(args.compact)}")
+    if args.out or not (args.figures or args.compact):
         out = args.out or "report.html"
         report.write_page(runs, out, reference)
         print(f"{len(runs):,} run{'s' * (len(runs) != 1)}: {os.path.abspath(out)}")
     for path in report.draw_figures(runs, args.figures) if args.figures else ():
         print(path)
-    damaged = [run for run in runs if run.status == "damaged"]
     if damaged:
         print(f"{len(damaged):,} of them cannot be read, for example: {damaged[0].why}", file=sys.stderr)
     return 0

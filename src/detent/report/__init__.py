@@ -1,4 +1,4 @@
-"""What runs came to: summaries, comparisons, one HTML page, figures. Reads run directories, never trains.
+"""What runs came to: summaries, comparisons, one HTML page, figures. Reads runs, never trains.
 
 from detent import report
 
@@ -7,12 +7,14 @@ for row in report.comparison(runs).rows:
     print(row.task, row.label, row.mean, row.sd, row.iqm)
 report.write_page(runs, "report.html")
 report.draw_figures(runs, "figures")
+report.write_compact(runs, "runs.jsonl")
 """
 
+from detent.report.compact import write_compact as write_compact
 from detent.report.comparisons import Comparison as Comparison
 from detent.report.comparisons import comparison as comparison
 from detent.report.comparisons import read_reference as read_reference
 from detent.report.figures import draw_figures as draw_figures
+from detent.report.loading import load_runs as load_runs
 from detent.report.page import write_page as write_page
 from detent.report.summaries import RunSummary as RunSummary
-from detent.report.summaries import load_runs as load_runs

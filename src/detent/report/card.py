@@ -17,7 +17,7 @@ from detent.files import write_whole
 from detent.play import factory_of
 from detent.policy import Policy
 from detent.report.figures import draw_panels
-from detent.report.summaries import load_runs
+from detent.report.loading import load_runs
 from detent.runs import evaluate_run
 
 CURVE = "learning_curve.png"

@@ -86,6 +86,7 @@ def page_data(
                 "asked": run.options.get("steps"),
                 "seconds": _rounded(run.seconds),
                 "updated": int(run.updated),
+                "compact": run.record is not None,
                 "curve": _packed(np.stack([c.steps, c.seconds, c.returns])),
                 **_configuration(run, settings),
                 "machine": machines.setdefault(

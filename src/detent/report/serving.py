@@ -11,22 +11,24 @@ from threading import Lock
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from detent.errors import BadInput
+from detent.errors import BadInput, DetentError
+from detent.report.compact import once
 from detent.report.comparisons import Reference
+from detent.report.loading import found_runs, runs_at
 from detent.report.page import html, page_data
-from detent.report.summaries import RunSummary, found_runs, summary
+from detent.report.summaries import RunSummary
 
 LOOPBACK = "127.0.0.1"
 Stamp = tuple[tuple[int, int], ...]
-"""Times and sizes of a run's files; it changes when the run does."""
+"""Times and sizes of a run's files, or of a compact file; it changes when they do."""
 
 
 class Watch:
-    """The data of the page about some directories; runs that did not change are not read again."""
+    """The data of the page about some directories and compact files; what did not change is not read again."""
 
-    def __init__(self, directories: Sequence[str], reference: Reference | None = None) -> None:
-        self._directories, self._reference = directories, reference
-        self._known: dict[Path, tuple[Stamp, RunSummary]] = {}
+    def __init__(self, places: Sequence[str], reference: Reference | None = None) -> None:
+        self._places, self._reference = places, reference
+        self._known: dict[Path, tuple[Stamp, list[RunSummary]]] = {}
         self._data: dict[str, Any] = {}
         self._lock = Lock()
         self.data()
@@ -34,24 +36,26 @@ class Watch:
     def data(self) -> dict[str, Any]:
         """As of now."""
         with self._lock:
-            now = {path: (_stamp(path), name) for path, name in found_runs(self._directories)}
+            now = {path: (_stamp(path), name) for path, name in found_runs(self._places)}
             if not self._data or {path: stamp for path, (stamp, _) in now.items()} != {
                 path: stamp for path, (stamp, _) in self._known.items()
             }:
-                self._known = {path: (stamp, self._summary(path, stamp, name)) for path, (stamp, name) in now.items()}
-                self._data = page_data([run for _, run in self._known.values()], self._reference, live=True)
+                self._known = {path: (stamp, self._runs(path, stamp, name)) for path, (stamp, name) in now.items()}
+                runs = once([run for _, runs in self._known.values() for run in runs])
+                self._data = page_data(runs, self._reference, live=True)
             return self._data
 
-    def _summary(self, path: Path, stamp: Stamp, name: str) -> RunSummary:
+    def _runs(self, path: Path, stamp: Stamp, name: str) -> list[RunSummary]:
         before = self._known.get(path)
-        return before[1] if before and before[0] == stamp else summary(path, name)
+        return before[1] if before and before[0] == stamp else runs_at(path, name)
 
 
 def _stamp(path: Path) -> Stamp:
     found = []
-    for name in ("run.json", "records.jsonl", "status.json", "policy.safetensors"):
+    names = ("run.json", "records.jsonl", "status.json", "policy.safetensors")
+    for file in [path] if path.is_file() else [path / name for name in names]:
         try:
-            about = (path / name).stat()
+            about = file.stat()
             found.append((about.st_mtime_ns, about.st_size))
         except OSError:
             found.append((0, 0))
@@ -70,7 +74,7 @@ class _Handler(BaseHTTPRequestHandler):
             return self._answer(404, b"There is only one page: /", "text/plain")
         try:
             data = self.server.watch.data()
-        except BadInput as error:  # the directory was removed
+        except DetentError as error:  # a directory was removed, a file damaged
             return self._answer(503, str(error).encode(), "text/plain")
         if asked.path == "/":
             return self._answer(200, html(data), "text/html")

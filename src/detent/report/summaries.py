@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from numpy.typing import NDArray
 
 from detent.configuration import FREE_OPTIONS
 from detent.directory import RunDirectory
-from detent.errors import BadInput, DetentError
+from detent.errors import DetentError
 from detent.files import LARGEST_TEXT, Corrupt, read_json
 from detent.statistics import final_return
 
@@ -42,9 +41,10 @@ NO_CURVE = Curve(np.zeros(0), np.zeros(0), np.zeros(0))
 
 @dataclass(frozen=True, eq=False)
 class RunSummary:
-    """One run directory, as far as it could be read."""
+    """One run, as far as it could be read."""
 
     path: Path
+    """The run directory, or the compact file."""
     name: str
     """The path below the directory that was searched."""
     task: str = "?"
@@ -59,7 +59,9 @@ class RunSummary:
     versions: Mapping[str, Any] = field(default_factory=dict)
     machine: Mapping[str, Any] = field(default_factory=dict)
     updated: float = 0.0
-    """When the last record was written, in seconds since 1970."""
+    """When the last record was written, in seconds since 1970; 0: not known."""
+    record: Mapping[str, Any] | None = None
+    """Its line, if it comes from a compact file."""
 
     @property
     def seed(self) -> int:
@@ -87,36 +89,6 @@ class RunSummary:
     def compared(self) -> dict[str, Any]:
         """The options that can make one run better than another, but for the seed."""
         return {k: v for k, v in self.options.items() if k != "seed" and k not in FREE_OPTIONS}
-
-
-def load_runs(directories: Iterable[str | os.PathLike[str]]) -> list[RunSummary]:
-    """Every run in or below the directories, by name. A run that cannot be read is there too, as `damaged`."""
-    runs = [summary(path, name) for path, name in found_runs(directories)]
-    if not runs:
-        raise BadInput(f"There is no run (a directory with a run.json) below {_listed(directories)}.")
-    return runs
-
-
-def found_runs(directories: Iterable[str | os.PathLike[str]]) -> Iterator[tuple[Path, str]]:
-    """The run directories in or below `directories`, each once, with their names, in order."""
-    seen = set()
-    for top in map(Path, directories):
-        if not top.is_dir():
-            raise BadInput(f"There is no directory {top}.")
-        for place, below, files in os.walk(top):
-            below.sort()
-            if "run.json" not in files:
-                continue
-            below.clear()
-            path = Path(place)
-            if path.resolve() not in seen:
-                seen.add(path.resolve())
-                relative = path.relative_to(top)
-                yield path, str(relative) if relative.parts else path.resolve().name
-
-
-def _listed(directories: Iterable[str | os.PathLike[str]]) -> str:
-    return ", ".join(map(str, directories))
 
 
 def summary(path: Path, name: str | None = None) -> RunSummary:

@@ -529,9 +529,10 @@
   let dimensions = [];
   function drawPolicyControls() {
     const known = D.policies.filter(p => passes(D.runs[p.run]));
-    const left = D.runs.filter(r => passes(r)).length - known.length;
+    const chosen = D.runs.filter(r => passes(r)), left = chosen.length - known.length;
+    const compact = chosen.some(r => r.compact) ? " Compact files hold no policies." : "";
     if (!known.length) {
-      $("policy-controls").replaceChildren(h("p", { class: "empty" }, "No run that passes the filters has a policy to show."));
+      $("policy-controls").replaceChildren(h("p", { class: "empty" }, "No run that passes the filters has a policy to show." + compact));
       $("policy").replaceChildren();
       dimensions = [];
       return;
@@ -550,7 +551,7 @@
       select("policy", "Run", known.map(q => { const r = D.runs[q.run]; return [r.name, `${r.task} · ${variant(r).label} · seed ${r.seed} (${r.name})`]; }), () => { state.observation = 0; drawPolicyControls(); }),
       h("label", {}, told, slider),
       h("p", { class: "note" }, "The probability of each action, dimension by dimension, at observations from the end of training. Dotted lines: the environment's bounds. "
-        + (p.kind === "normal" ? "What a Gaussian draws beyond them is cut when the policy acts. " : "") + (left > 0 ? `${count(left, "run")} of those chosen ${left === 1 ? "is" : "are"} not in the list: no policy yet, or too many to show.` : "")));
+        + (p.kind === "normal" ? "What a Gaussian draws beyond them is cut when the policy acts. " : "") + (left > 0 ? `${count(left, "run")} of those chosen ${left === 1 ? "is" : "are"} not in the list: no policy yet, or too many to show.` + compact : "")));
     dimensions = p.low.map((_, d) => {
       const canvas = h("canvas", { role: "img", "aria-label": `Distribution of action dimension ${d + 1}` });
       return { p, d, canvas, figure: h("figure", {}, h("figcaption", {}, h("span", {}, `action ${d + 1}`)), canvas) };
@@ -631,7 +632,7 @@
     ["rate", "Steps/s", r => r.seconds ? r.steps / r.seconds : null, 1], ["seconds", "Wall time", r => r.seconds, 1], ["status", "Status", r => r.status],
   ];
   function told(run) {
-    const silent = D.generated - run.updated;
+    const silent = run.updated ? D.generated - run.updated : 0;
     const more = run.status === "running" ? ` ${run.asked ? `${Math.min(100, Math.floor(100 * run.steps / run.asked))}%` : ""}${silent > 600 ? `, silent for ${duration(silent)}` : ""}` : "";
     return h("span", { class: mark(run.status), title: run.why }, run.status + more);
   }
