@@ -55,8 +55,8 @@ def draw_panels(runs: Sequence[RunSummary], path: Path, title: str) -> None:
         for (_, variant), group in ((key, group) for key, group in members.items() if key[0] == task):
             colour, dashes = variants.styles[variant]
             line = _draw_group(axes, [run for run in group if run.curve.steps.size], colour, dashes)
-            handles.setdefault(variants.labels[variant], line)
-        axes.set_title(task, fontsize=10)
+            handles.setdefault(_literal(variants.labels[variant]), line)
+        axes.set_title(_literal(task), fontsize=10)
         axes.set_xlabel("steps", fontsize=8)
         axes.set_ylabel("return", fontsize=8)
         axes.margins(x=0)
@@ -68,7 +68,7 @@ def draw_panels(runs: Sequence[RunSummary], path: Path, title: str) -> None:
         axes.spines[["top", "right"]].set_visible(False)
     for axes in list(panels)[len(tasks) :]:
         axes.set_visible(False)
-    figure.suptitle(title, fontsize=11)
+    figure.suptitle(_literal(title), fontsize=11)
     labelled = {label: line for label, line in handles.items() if line is not None}
     figure.legend(
         labelled.values(), labelled.keys(), loc="outside lower center", ncols=min(5, len(handles)), fontsize=8
@@ -112,6 +112,11 @@ def band(curves: Sequence[Curve], points: int = POINTS) -> tuple[Floats, Floats,
     mean = np.where(there, values, 0.0).sum(axis=0) / some
     squares = (np.where(there, values - mean, 0.0) ** 2).sum(axis=0)
     return grid, np.where(count > 0, mean, math.nan), np.sqrt(squares / np.maximum(count - 1, 1))
+
+
+def _literal(text: str) -> str:
+    """Matplotlib takes what stands between dollar signs for a formula, and fails if it is none."""
+    return text.replace("$", r"\$")
 
 
 def _short(steps: float) -> str:
