@@ -406,6 +406,16 @@ def test_the_page_of_a_file_has_all_but_policies(trained, tmp_path):
         assert small[name] == whole[name]
 
 
+def test_names_are_drawn_as_they_are(tmp_path):
+    write_run(tmp_path / "runs" / "run", [1.0, 2.0])
+    file = tmp_path / "runs.jsonl"
+    compact(tmp_path / "runs", file)
+    header, record = lines(file)
+    odd = dict.fromkeys(("task", "head", "preset"), "$x^$")
+    file.write_text("".join(json.dumps(line) + "\n" for line in (header, {**record, **odd})))
+    assert main(["report", str(file), "--figures", str(tmp_path / "figures")]) == 0
+
+
 def test_a_served_file_is_followed(tmp_path):
     file = tmp_path / "runs.jsonl"
     for seed in (0, 1):

@@ -19,7 +19,7 @@ from detent.report.actions import Bins, Normals, action_distributions
 from detent.report.figures import draw_panels, panelled, save
 from detent.report.summaries import RunSummary
 from detent.report.variants import COLOURS, HEAD_COLOURS
-from detent.tasks.probes import bimodal
+from detent.tasks.probes import RULES
 
 KINDS = ("png", "pdf")
 
@@ -58,21 +58,27 @@ def _heads(members: Sequence[Placed]) -> list[str]:
 
 def _bandit(experiment: Experiment, scale: Scale, members: Sequence[Placed], path: Path) -> None:
     """Left the reward and what the policies have become, right their learning curves, seed by seed."""
-    figure, (densities, curves) = panelled(["trained policies, each seed", "learning curves, each seed"], "", "")
+    tasks = sorted({m.run.task for m in members})
+    titles = [title for task in tasks for title in (f"{task}: trained policies", f"{task}: learning curves")]
+    figure, panels = panelled(titles, "", "", columns=2)
     grid = np.linspace(-1.0, 1.0, 401)
     handles: dict[str, Any] = {}
-    (handles["reward"],) = densities.plot(grid, np.asarray(bimodal(jnp.asarray(grid))), color="black", linewidth=1)
-    densities.set_xlabel("action", fontsize=8)
-    densities.set_ylabel("reward; density, largest = 1", fontsize=8)
-    curves.set_xlabel("steps", fontsize=8)
-    curves.set_ylabel("reward", fontsize=8)
-    for head in _heads(members):
-        for member in (m for m in members if m.head == head):
-            curve = member.run.curve
-            (handles[head],) = curves.plot(curve.steps, curve.returns, color=_colour(head), alpha=0.7, linewidth=1)
-            density = _density(member.run, grid)
-            if density is not None:
-                densities.plot(*density, color=_colour(head), alpha=0.7, linewidth=1)
+    for task, densities, curves in zip(tasks, panels[::2], panels[1::2], strict=True):
+        reward = RULES[task.removeprefix("probe/")].reward
+        nothing = jnp.zeros(grid.size)
+        heights = np.asarray(reward(nothing, jnp.asarray(grid), nothing))
+        (handles["reward"],) = densities.plot(grid, heights, color="black", linewidth=1)
+        densities.set_xlabel("action", fontsize=8)
+        densities.set_ylabel("reward; density, largest = 1", fontsize=8)
+        curves.set_xlabel("steps", fontsize=8)
+        curves.set_ylabel("reward", fontsize=8)
+        for head in _heads(members):
+            for member in (m for m in members if (m.run.task, m.head) == (task, head)):
+                curve = member.run.curve
+                (handles[head],) = curves.plot(curve.steps, curve.returns, color=_colour(head), alpha=0.7, linewidth=1)
+                density = _density(member.run, grid)
+                if density is not None:
+                    densities.plot(*density, color=_colour(head), alpha=0.7, linewidth=1)
     save(figure, path, _title(experiment, scale), handles)
 
 

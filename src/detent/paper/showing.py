@@ -12,7 +12,7 @@ from detent.paper.figures import draw
 from detent.paper.measuring import show_measured
 from detent.paper.selection import placed
 from detent.paper.tables import tables_of
-from detent.report.summaries import found_runs
+from detent.report.loading import found_runs
 
 
 def show(experiment: Experiment, places: Sequence[str | os.PathLike[str]], out: str, markdown: bool) -> Iterator[str]:

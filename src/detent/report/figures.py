@@ -56,15 +56,15 @@ def draw_panels(runs: Sequence[RunSummary], path: Path, title: str) -> None:
     save(figure, path, title, {label: line for label, line in handles.items() if line is not None})
 
 
-def panelled(titles: Sequence[str], across: str, up: str) -> tuple[Any, list[Any]]:
-    """A figure with a small panel for each title, at most three side by side, and its panels."""
-    columns = min(3, len(titles))
+def panelled(titles: Sequence[str], across: str, up: str, columns: int = 3) -> tuple[Any, list[Any]]:
+    """A figure with a small panel for each title, so many side by side at most, and its panels."""
+    columns = min(columns, len(titles))
     rows = math.ceil(len(titles) / columns)
     size = (7.5, 4.5) if len(titles) == 1 else (3.6 * columns, 2.7 * rows + 0.6)
     figure = needed("matplotlib.figure", "report").Figure(figsize=size, layout="constrained")
     panels = list(figure.subplots(rows, columns, squeeze=False).flat)
     for title, axes in zip(titles, panels, strict=False):
-        axes.set_title(title, fontsize=10)
+        axes.set_title(_literal(title), fontsize=10)
         axes.set_xlabel(across, fontsize=8)
         axes.set_ylabel(up, fontsize=8)
         axes.margins(x=0)
@@ -79,9 +79,13 @@ def panelled(titles: Sequence[str], across: str, up: str) -> tuple[Any, list[Any
 
 def save(figure: Any, path: Path, title: str, handles: Mapping[str, Any]) -> None:
     """Write a figure with a title above and one legend below."""
-    figure.suptitle(title, fontsize=11)
+    figure.suptitle(_literal(title), fontsize=11)
     figure.legend(
-        handles.values(), handles.keys(), loc="outside lower center", ncols=max(1, min(5, len(handles))), fontsize=8
+        handles.values(),
+        map(_literal, handles),
+        loc="outside lower center",
+        ncols=max(1, min(5, len(handles))),
+        fontsize=8,
     )
     save_figure(figure, path)
 
@@ -127,6 +131,11 @@ def band(curves: Sequence[Curve], points: int = POINTS) -> tuple[Floats, Floats,
     mean = np.where(there, values, 0.0).sum(axis=0) / some
     squares = (np.where(there, values - mean, 0.0) ** 2).sum(axis=0)
     return grid, np.where(count > 0, mean, math.nan), np.sqrt(squares / np.maximum(count - 1, 1))
+
+
+def _literal(text: str) -> str:
+    """Matplotlib takes what stands between dollar signs for a formula, and fails if it is none."""
+    return text.replace("$", r"\$")
 
 
 def _short(steps: float) -> str:

@@ -6,6 +6,7 @@ probe/context    reward = observation, which is -1 or 1 at random: V = observati
 probe/action     reward -(a - 0.5)^2: the best action is 0.5
 probe/follow     reward -(a - 0.5 o)^2 with o = -1 or 1 at random: the best action is half the observation
 probe/bimodal    two peaks, 0.6 high at -0.6 (wide) and 1 high at 0.6 (narrow): the best action is 0.6
+probe/twin       two equal peaks, at -0.6 and 0.6: either is best, and so is any mixture
 """
 
 from __future__ import annotations
@@ -39,6 +40,10 @@ def bimodal(action: Float[Array, " n"]) -> Float[Array, " n"]:
     return 0.6 * wide + narrow
 
 
+def twin(action: Float[Array, " n"]) -> Float[Array, " n"]:
+    return jnp.exp(-(((action + 0.6) / 0.2) ** 2)) + jnp.exp(-(((action - 0.6) / 0.2) ** 2))
+
+
 RULES = {
     "value": Rules(lambda o, a, t: jnp.ones_like(o)),
     "discount": Rules(lambda o, a, t: (t == 1).astype(o.dtype), length=2),
@@ -46,6 +51,7 @@ RULES = {
     "action": Rules(lambda o, a, t: -((a - 0.5) ** 2)),
     "follow": Rules(lambda o, a, t: -((a - 0.5 * o) ** 2), random_observation=True),
     "bimodal": Rules(lambda o, a, t: bimodal(a)),
+    "twin": Rules(lambda o, a, t: twin(a)),
 }
 
 
