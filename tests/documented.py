@@ -33,6 +33,7 @@ ADDED = {
     "eval": ("--episodes", "2"),
     "card": ("--episodes", "2"),
     "sweep": ("--dry-run",),
+    "paper run": ("--dry-run",),
 }
 """Flags that a verb gets where it has none of that name."""
 
@@ -52,6 +53,9 @@ NOT_RUN = {
     "ray start --head --port 6379 --include-dashboard=false --disable-usage-stats": "starts servers",
     "ray start --address 10.0.0.1:6379": "needs another machine",
     "python benchmarks/learning.py GRID ...": "hours",
+    "python benchmarks/campaign.py run": "days",
+    "python benchmarks/campaign.py collect": "needs what has been run",
+    "python benchmarks/campaign.py write": "writes the page itself; tests/test_campaign.py does so elsewhere",
     "python benchmarks/learning.py --table GRID ...": "GRID stands for the name of one",
 }
 """Commands, with the reason."""
@@ -134,7 +138,7 @@ def run_command(words: list[str]) -> None:
     if program == "cd":
         os.chdir(rest[0])
     elif program == "detent":
-        added = ADDED.get(rest[0], ())
+        added = ADDED.get(rest[0]) or ADDED.get(" ".join(rest[:2]), ())
         code = run_detent(rest if "--help" in rest or {*added[:1]} & {*rest} else [*rest, *added])
         assert code == 0, f"{shlex.join(words)}: exit code {code}"
     elif program == "python":

@@ -1,0 +1,246 @@
+"""The first campaign: the paper's experiments at a scale that two cores manage in a few nights.
+
+    python benchmarks/campaign.py run [--out DIR] [flags of `detent sweep`]    run what is missing; repeat at any time
+    python benchmarks/campaign.py collect [--out DIR]    put what has ended there into results/campaign.jsonl
+    python benchmarks/campaign.py write                  write docs/results.md and its figures from results/
+
+Figure 5a and Table 3 are measured, not trained; their commands are in docs/results.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from detent import report, statistics
+from detent.cli import main as detent
+from detent.configuration import Run
+from detent.paper.experiments import find
+from detent.paper.figures import draw
+from detent.paper.measuring import measured, variance_tables
+from detent.paper.selection import Choice, Placed, Scale, by_scale, cells, placed
+from detent.paper.tables import interval, tables_of, verdict
+from detent.paper.variance import draw as draw_variance
+from detent.sweeps import run_name
+
+TOP = Path(__file__).parent.parent
+RECORDS, VARIANCE, COST = (TOP / "results" / name for name in ("campaign.jsonl", "variance.json", "cost.jsonl"))
+PAGE, FIGURES = TOP / "docs" / "results.md", TOP / "docs" / "assets" / "results"
+
+SMALL = {"steps": "1e6", "seeds": "3", "bins": ["11"], "tuning": False}
+"""A tenth of the paper's steps, three of its five seeds, one K, the preset's learning rate or KL."""
+BOTH = ["modern", "paper"]
+PIECES: list[tuple[str, dict[str, Any]]] = [
+    ("figure1", {}),
+    ("table2", SMALL | {"algos": ["ppo"], "tasks": ["HalfCheetah"], "presets": BOTH}),
+    ("table2", SMALL | {"algos": ["trpo"], "tasks": ["HalfCheetah"]}),
+    ("figure10", SMALL | {"tasks": ["HalfCheetah", "Reacher"], "heads": ["gaussian", "discrete", "ordinal"]}),
+    ("figure5b", {"bins": ["2", "5", "7", "11", "15", "50"], "seeds": "3"}),
+    ("table2", SMALL | {"algos": ["ppo"], "tasks": ["Ant"], "presets": BOTH}),
+    ("table2", SMALL | {"algos": ["ppo"], "tasks": ["Sim. Humanoid (R)"], "presets": BOTH}),
+    ("table2", SMALL | {"algos": ["ppo"], "tasks": ["Humanoid"], "presets": BOTH}),
+    ("table2", SMALL | {"algos": ["trpo"], "tasks": ["Humanoid"]}),
+]
+"""The parts of the paper's experiments that are run, in this order; what `Experiment.runs` is given."""
+
+
+def command(name: str, chosen: Mapping[str, Any]) -> list[str]:
+    """The words of `detent paper run` that do it."""
+    words = ["paper", "run", name]
+    for key, value in chosen.items():
+        if key == "tuning":
+            words += [] if value else ["--no-tuning"]
+        else:
+            flag = {"tasks": "--task", "algos": "--algo", "heads": "--head", "presets": "--preset"}.get(key, f"--{key}")
+            words += [flag, *([value] if isinstance(value, str) else value)]
+    return words
+
+
+def planned() -> dict[str, Run]:
+    """Name -> run, of the whole campaign."""
+    return {run_name(run): run for name, chosen in PIECES for run in find(name)[0].runs(**chosen)}
+
+
+# --- the page ---
+
+
+def page(runs: Sequence[report.RunSummary]) -> Iterator[str]:
+    """docs/results.md, paragraph by paragraph."""
+    known = {run.name: run for run in runs}
+    plan = planned()
+    ended = Counter(known[name].status for name in plan if name in known)
+    machine = next(iter(runs)).machine
+    yield "# Results"
+    yield (
+        "The paper's experiments, run here: written by `python benchmarks/campaign.py write` from the records in "
+        "`results/`. Every number can be checked: `detent report results/campaign.jsonl` shows each run with its "
+        "options, and the same options give the same bits again ([compact files](report.md))."
+    )
+    told = ", ".join(f"{count} {status}" for status, count in ended.most_common())
+    missing = len(plan) - sum(ended.values())
+    yield (
+        f"**How far it is:** {told} of {len(plan)} runs"
+        + (f"; {missing} have not been run yet, and where they are missing nothing is claimed." if missing else ".")
+        + f" Processor: {machine.get('processor', 'unknown')}."
+    )
+    yield (
+        "**Scale.** Unless a table says otherwise, runs have a tenth of the paper's steps (1 million) and three seeds "
+        "where the paper has five; K is 11, where the paper reports the best of 7, 11 and 15; the learning rate or KL "
+        "is the preset's, where the paper reports the better of two. `paper` is what the authors' code does, `modern` "
+        "what has worked best here with the same search for every head ([performance](performance.md#learning)). Tasks "
+        "are today's: the paper's numbers are beside ours to be looked at, not to be subtracted."
+    )
+    yield (
+        "**Words.** *higher* and *lower*: the 95% interval of the difference of means excludes 0 (the wider of Welch's "
+        "and the bootstrap's at either end); *undecided*: it does not. With three seeds only large differences can be "
+        "told. Nothing is corrected for the number of comparisons: of twenty between equal policies one would be "
+        "expected to show."
+    )
+    yield from claims(runs)
+    for title, name, chosen in (
+        ("Final returns of five policies (Table 2)", "table2", None),
+        ("ACKTR (Figure 10)", "figure10", None),
+        ("Final return against K (Figure 5b)", "figure5b", None),
+        ("The bandit (Figure 1)", "figure1", None),
+    ):
+        yield f"## {title}"
+        pieces = [shlex.join(["detent", *command(piece, chosen)]) for piece, chosen in PIECES if piece == name]
+        yield "```sh\n" + "\n".join(pieces) + "\n```"
+        members = placed(find(name)[0], runs)
+        for table in tables_of(find(name)[0], members, intervals=True):
+            yield table.markdown()
+        for path in figure_files(name, members):
+            yield f"![{title}]({path.relative_to(PAGE.parent)})"
+    yield "## Cost and parameters against K (Table 3)"
+    yield "```sh\ndetent paper run table3 --out runs/cost     # on a quiet machine: one run at a time\n```"
+    if COST.exists():
+        for table in tables_of(find("table3")[0], placed(find("table3")[0], report.load_runs([COST]))):
+            yield table.markdown()
+    yield "## Variance of the gradient against K (Figure 5a)"
+    yield "```sh\ndetent paper run figure5a --out results\n```"
+    yield (
+        "[Where the derivations slip](paper.md#where-the-derivations-slip) has the theory, corrected, and what an "
+        "orthogonal output layer does to it."
+    )
+    if VARIANCE.exists():
+        found = measured([VARIANCE])
+        for table in variance_tables(found):
+            yield table.markdown()
+        for path in draw_variance(found, FIGURES / "figure5a"):
+            if path.suffix == ".png":
+                yield f"![Variance of the gradient]({path.relative_to(PAGE.parent)})"
+
+
+def figure_files(name: str, members: Sequence[Placed]) -> list[Path]:
+    """Draw the figures into docs/; the pictures. The bandit's has policies, which records have not: it is kept."""
+    kept = sorted(FIGURES.glob(f"{name}-*.png"))
+    if name == "figure1" and kept:
+        return kept
+    written = draw(find(name)[0], members, FIGURES)
+    for path in written:
+        if path.suffix == ".pdf":
+            path.unlink()
+    return [path for path in written if path.suffix == ".png"]
+
+
+# --- what holds ---
+
+Cells = Mapping[tuple[str, str], Choice]
+CLAIMS = (
+    ("Discretising beats the Gaussian", "discrete", "gaussian"),
+    ("The ordinal policy beats the Gaussian", "ordinal", "gaussian"),
+    ("The ordinal policy beats the discrete one", "ordinal", "discrete"),
+    (
+        "Bounded means alone do not do it (the paper: Gaussian + tanh gains nothing consistent)",
+        "gaussian_tanh",
+        "gaussian",
+    ),
+    ("Beta is no better than the Gaussian", "beta", "gaussian"),
+    ("Discretising beats Beta", "discrete", "beta"),
+)
+"""What the paper says, and which head it says to be better than which."""
+
+
+def claims(runs: Sequence[report.RunSummary]) -> Iterator[str]:
+    yield "## What holds here"
+    scales: dict[Scale, Cells] = {}
+    for name in ("table2", "figure10"):
+        for scale, group in by_scale(placed(find(name)[0], runs)).items():
+            scales[scale] = cells(group, by_bins=False)
+    for says, better, worse in CLAIMS:
+        lines = [f"**{says}**", "", f"| | {better} - {worse}, task by task | in short |", "|---|---|---|"]
+        for scale, found in scales.items():
+            gaps = {
+                task: statistics.difference([found[task, better].scores], [found[task, worse].scores])
+                for task in sorted({task for task, _ in found})
+                if all((task, head) in found and found[task, head].scores.size for head in (better, worse))
+            }
+            if gaps:
+                told = "; ".join(
+                    f"{task} {verdict(gap)} ({signed(gap.value)}, 95%: {interval(gap)})" for task, gap in gaps.items()
+                )
+                lines.append(f"| {scale} | {told} | {in_short([verdict(gap) for gap in gaps.values()])} |")
+        yield "\n".join(lines)
+    yield from equal_care(scales)
+
+
+def signed(value: float) -> str:
+    return f"{value:+,.0f}" if abs(value) >= 100 else f"{value:+.3g}"
+
+
+def in_short(verdicts: Sequence[str]) -> str:
+    count = Counter(verdicts)
+    return ", ".join(f"{word} on {count[word]}" for word in ("higher", "lower", "undecided") if count[word])
+
+
+def equal_care(scales: Mapping[Scale, Cells]) -> Iterator[str]:
+    """How much of the discretised policies' gain over the Gaussian is left when the Gaussian is set up as well."""
+    yield "### What is left of the gain when the Gaussian gets equal care"
+    yield (
+        "Return relative to the Gaussian's with the same algorithm and preset, and the Gaussian's own gain from "
+        "`paper` to `modern`."
+    )
+    means: dict[tuple[str, str], dict[tuple[str, str], float]] = defaultdict(dict)
+    for scale, found in scales.items():
+        for (task, head), choice in found.items():
+            if choice.scores.size:
+                means[scale.algo, task][scale.preset, head] = choice.mean_and_sd[0]
+    columns = [f"{head}, {preset}" for head in ("Gaussian", "discrete", "ordinal") for preset in ("paper", "modern")]
+    lines = [f"| | {' | '.join(columns)} |", "|---" * 7 + "|"]
+    for (algo, task), known in sorted(means.items()):
+        if {preset for preset, _ in known} == {"modern", "paper"}:
+            gaussian = {preset: known.get((preset, "gaussian")) for preset in ("paper", "modern")}
+            row = [f"{gaussian[p]:,.0f}" if gaussian[p] is not None else "" for p in gaussian]
+            for head in ("discrete", "ordinal"):
+                for preset, base in gaussian.items():
+                    own = known.get((preset, head))
+                    row.append(f"{own:,.0f} ({own / base:.2f}x)" if own is not None and base else "")
+            lines.append(f"| {algo.upper()}, {task} | {' | '.join(row)} |")
+    yield "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("verb", choices=("run", "collect", "write"))
+    parser.add_argument("--out", default="runs/campaign", help="where the runs are (default: runs/campaign)")
+    args, flags = parser.parse_known_args()
+    if args.verb == "run":
+        for name, chosen in PIECES:
+            if detent([*command(name, chosen), "--out", args.out, *flags]) >= 128:
+                break
+    elif args.verb == "collect":
+        wanted = planned()
+        runs = [
+            run for run in report.load_runs([args.out]) if run.name in wanted and run.status in ("finished", "diverged")
+        ]
+        print(report.write_compact(runs, RECORDS).runs, "runs in", RECORDS)
+    else:
+        PAGE.write_text("\n\n".join(page(report.load_runs([RECORDS]))) + "\n")
+
+
+if __name__ == "__main__":
+    main()
