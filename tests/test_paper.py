@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import jax
@@ -19,6 +20,7 @@ from detent.errors import BadInput
 from detent.heads import HEADS
 from detent.paper.experiments import experiments, find, papers, printed, reference, todays
 from detent.paper.figures import draw
+from detent.paper.measuring import measure, measured, show_measured
 from detent.paper.selection import best, cells, placed
 from detent.paper.tables import WIDTH, parameters, tables_of, verdict
 from detent.statistics import Interval
@@ -326,3 +328,23 @@ def test_unknown_names_raise():
     with pytest.raises(BadInput, match="Did you mean table2"):
         find("tabel2")
     assert [experiment.name for experiment in find("figure5")] == ["figure5a", "figure5b"]
+
+
+# --- what is measured ---
+
+
+def test_the_variance_is_measured_kept_and_shown(tmp_path):
+    (whole, _) = find("figure5")
+    small = {"bins": [2, 5], "head": ["discrete"], "output_init": ["preset"], "initialisations": 2, "samples": 64}
+    experiment = replace(whole, measure=small)
+    (line, path) = measure(experiment, tmp_path, ["Reacher"])
+    assert line.startswith("Reacher-v5, discrete") and path == str(tmp_path / "variance.json")
+    (found,) = measured([tmp_path])
+    assert found.bins == (2, 5)
+    list(measure(experiment, tmp_path, ["Hopper-v5"], bins=["3", "5"]))
+    assert {one.task: one.bins for one in measured([tmp_path / "variance.json"])} == {
+        "Reacher-v5": (2, 5), "Hopper-v5": (3, 5)
+    }  # fmt: skip
+    shown = list(show_measured(experiment, [tmp_path], tmp_path / "shown", markdown=False))
+    assert [Path(line).name for line in shown[-2:]] == ["figure5a.png", "figure5a.pdf"]
+    assert max(len(line) for text in shown[:-2] for line in text.splitlines()) <= WIDTH
