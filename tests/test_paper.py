@@ -263,6 +263,12 @@ def test_without_runs_the_printed_numbers_are_shown(name, tmp_path, capsys, monk
     assert not list(tmp_path.iterdir())
 
 
+def test_a_report_beside_the_papers_numbers(of_table2, tmp_path):
+    out = tmp_path / "report.html"
+    assert main(["report", str(of_table2), "--reference", "paper", "--out", str(out)]) == 0
+    assert "4445" in out.read_text()  # the Gaussian's on Ant, with PPO
+
+
 def test_showing_what_is_not_there(tmp_path, capsys):
     assert main(["paper", "show", "table2", str(tmp_path / "none")]) == 2
     assert "none" in capsys.readouterr().err

@@ -757,7 +757,9 @@ def _report(argv: list[str]) -> int:
     parser.add_argument("--out", metavar="FILE", help="where to write the page (default: report.html)")
     parser.add_argument("--figures", metavar="DIR", help="draw the learning curves as PNG and PDF into this directory")
     parser.add_argument("--compact", metavar="FILE", help="write all runs into one small file, or add them to it")
-    parser.add_argument("--reference", metavar="FILE", help="printed numbers to show beside, as TOML (docs/report.md)")
+    parser.add_argument(
+        "--reference", metavar="FILE", help="printed numbers to show beside: paper, or a TOML file (docs/report.md)"
+    )
     parser.add_argument("--serve", action="store_true", help="serve a page that refreshes itself, to this machine only")
     parser.add_argument("--port", metavar="N", default="8000", help="port for --serve; 0: any (default: 8000)")
     args = parser.parse_args(argv)
@@ -766,7 +768,13 @@ def _report(argv: list[str]) -> int:
         raise BadInput("--serve writes no files; leave out --out, --figures and --compact, or --serve.")
     from detent import report
 
-    reference = report.read_reference(args.reference) if args.reference else None
+    reference = None
+    if args.reference == "paper":
+        from detent.paper.experiments import reference as papers_reference
+
+        reference = papers_reference()
+    elif args.reference:
+        reference = report.read_reference(args.reference)
     if args.serve:
         from detent.report.serving import Server, Watch
 
