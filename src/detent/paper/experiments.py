@@ -26,7 +26,7 @@ _OWN_KEYS = ("task", "algo", "head", "column", "steps", "seeds", "draws", "bins"
 _SHARED_KEYS = ("title", "shows", "tuned", "alone", "measure", "grid")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Part:
     """Some tasks under some algorithms and heads, with the same options."""
 

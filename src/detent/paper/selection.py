@@ -81,7 +81,7 @@ def _fits(experiment: Experiment, part: Part, run: RunSummary) -> bool:
     fixed, drawn = _options(part, run.algo, run.head, run.preset)
     tuned = experiment.tuned.get(run.algo)
     for key, value in run.compared.items():
-        if key in ("steps", "bins") or key in drawn or value == fixed.get(key, fixed):
+        if key in ("steps", "bins") or key in drawn or (key in fixed and value == fixed[key]):
             continue
         if not (tuned and key == tuned[0] and run.preset == PRESET and value in tuned[1]):
             return False
@@ -91,32 +91,23 @@ def _fits(experiment: Experiment, part: Part, run: RunSummary) -> bool:
     return not drawn or json.dumps(wanted, sort_keys=True) in _draws(part, run.algo, run.head, run.preset)
 
 
+@cache
 def _options(part: Part, algo: str, head: str, preset: str) -> tuple[Mapping[str, Any], tuple[str, ...]]:
     """What every option but the seed must be, as JSON has it, and the names of those that are drawn."""
-    return _cached_options(json.dumps([part.tasks[0], algo, head, preset, dict(part.options), part.bins]))
-
-
-@cache
-def _cached_options(text: str) -> tuple[Mapping[str, Any], tuple[str, ...]]:
-    task, algo, head, preset, options, bins = json.loads(text)
-    known = Run(todays(task)[0], head, algo, preset).options
-    drawn = tuple(key for key, value in {**options, "bins": bins}.items() if isinstance(value, dict) and key in known)
-    fixed = {key: value for key, value in options.items() if key in known and not isinstance(value, dict)}
-    run = Run(todays(task)[0], head, algo, preset, **fixed)
-    whole = run.configuration["options"]
+    task, known = todays(part.tasks[0])[0], Run(todays(part.tasks[0])[0], head, algo, preset).options
+    given = {key: value for key, value in {**part.options, "bins": part.bins}.items() if key in known}
+    drawn = tuple(key for key, value in given.items() if isinstance(value, dict))
+    fixed = {key: value for key, value in given.items() if key not in drawn and key != "bins"}
+    whole = Run(task, head, algo, preset, **fixed).configuration["options"]
     return {k: v for k, v in whole.items() if k != "seed" and k not in FREE_OPTIONS}, drawn
 
 
-def _draws(part: Part, algo: str, head: str, preset: str) -> frozenset[str]:
-    return _cached_draws(json.dumps([part.tasks[0], algo, head, preset, dict(part.options), part.bins]))
-
-
 @cache
-def _cached_draws(text: str) -> frozenset[str]:
-    task, algo, head, preset, options, bins = json.loads(text)
-    _, drawn = _cached_options(text)
-    table = {key: value for key, value in {**options, "bins": bins}.items() if key in drawn}
-    table |= {"task": todays(task)[0], "algo": algo, "head": head, "preset": preset, "draws": MOST_DRAWS}
+def _draws(part: Part, algo: str, head: str, preset: str) -> frozenset[str]:
+    """The values of the drawn options in each draw, as JSON."""
+    _, drawn = _options(part, algo, head, preset)
+    table = {key: value for key, value in {**part.options, "bins": part.bins}.items() if key in drawn}
+    table |= {"task": todays(part.tasks[0])[0], "algo": algo, "head": head, "preset": preset, "draws": MOST_DRAWS}
     runs = itertools.chain.from_iterable(grid.runs() for grid in plan_from_flags(table).grids)
     return frozenset(json.dumps({key: run.options[key] for key in drawn}, sort_keys=True) for run in runs)
 
