@@ -23,7 +23,7 @@ from detent.paper.experiments import find
 from detent.paper.figures import draw
 from detent.paper.measuring import measured, variance_tables
 from detent.paper.selection import Choice, Placed, Scale, by_scale, cells, placed
-from detent.paper.tables import interval, tables_of, verdict
+from detent.paper.tables import interval, tables_of
 from detent.paper.variance import draw as draw_variance
 from detent.sweeps import run_name
 
@@ -181,11 +181,36 @@ def claims(runs: Sequence[report.RunSummary]) -> Iterator[str]:
             }
             if gaps:
                 told = "; ".join(
-                    f"{task} {verdict(gap)} ({signed(gap.value)}, 95%: {interval(gap)})" for task, gap in gaps.items()
+                    f"{task} {gap.verdict} ({signed(gap.value)}, 95%: {interval(gap)})" for task, gap in gaps.items()
                 )
-                lines.append(f"| {scale} | {told} | {in_short([verdict(gap) for gap in gaps.values()])} |")
+                lines.append(f"| {scale} | {told} | {in_short([gap.verdict for gap in gaps.values()])} |")
         yield "\n".join(lines)
+    yield from across_tasks(runs)
     yield from equal_care(scales)
+
+
+def across_tasks(runs: Sequence[report.RunSummary]) -> Iterator[str]:
+    """Today's statistics, over the tasks that all heads have runs of."""
+    members = [m.run for m in placed(find("table2")[0], runs) if m.run.options["steps"] == 1_000_000]
+    lines = ["| | head | IQM | better than the Gaussian | difference to the Gaussian |", "|---" * 5 + "|"]
+    for row in report.comparison(members).across:
+        against = row.versus.get("gaussian")
+        better = f"{against.improvement.value:.2f} ({_between(against.improvement)})" if against else ""
+        gap = f"{against.difference.verdict} ({_between(against.difference)})" if against else ""
+        where = f"{row.variant.algo.upper()}, {row.variant.preset}: {', '.join(row.tasks)}"
+        lines.append(f"| {where} | {row.variant.head} | {row.iqm.value:.2f} ({_between(row.iqm)}) | {better} | {gap} |")
+    if len(lines) > 2:
+        yield "### Across tasks"
+        yield (
+            "Scores with 0 for the worst and 1 for the best run of a task: interquartile mean, probability that a run "
+            "is better than one of the Gaussian, and difference of means, each with its 95% stratified bootstrap "
+            "interval, over the tasks that have runs of every head."
+        )
+        yield "\n".join(lines)
+
+
+def _between(found: statistics.Interval) -> str:
+    return f"{found.low:.2f} to {found.high:.2f}"
 
 
 def signed(value: float) -> str:

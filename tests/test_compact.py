@@ -119,7 +119,9 @@ def test_the_comparison_of_a_file_is_that_of_its_directories(runs_dir, tmp_path)
     for ours, theirs in zip(found.rows, expected.rows, strict=True):
         assert ours == theirs
         assert ours.versus
-        assert {k: v.verdict for k, v in ours.versus.items()} == {k: v.verdict for k, v in theirs.versus.items()}
+        assert {k: v.difference.verdict for k, v in ours.versus.items()} == {
+            k: v.difference.verdict for k, v in theirs.versus.items()
+        }
     assert [(row.label, row.runs, row.iqm, row.versus) for row in found.across] == [
         (row.label, row.runs, row.iqm, row.versus) for row in expected.across
     ]

@@ -22,8 +22,7 @@ from detent.paper.experiments import experiments, find, papers, printed, referen
 from detent.paper.figures import draw
 from detent.paper.measuring import measure, measured, show_measured
 from detent.paper.selection import best, cells, placed
-from detent.paper.tables import WIDTH, parameters, tables_of, verdict
-from detent.statistics import Interval
+from detent.paper.tables import WIDTH, parameters, tables_of
 from detent.sweeps import run_name
 from detent.tasks import find_task
 from test_report import write_run
@@ -220,12 +219,6 @@ def test_columns_of_settings(tmp_path):
     assert table.columns == ("128 units", "32 units")
     assert table.blocks[0].lines["here"] == {"128 units": "128", "32 units": "32.0"}
     assert table.blocks[0].lines["paper"] == {"128 units": "-104 ± 30", "32 units": "-94 ± 44"}
-
-
-def test_two_heads_differ_only_where_the_interval_says_so():
-    assert verdict(Interval(5.0, 1.0, 9.0)) == "higher"
-    assert verdict(Interval(-5.0, -9.0, -1.0)) == "lower"
-    assert verdict(Interval(5.0, -1.0, 11.0)) == verdict(Interval(5.0)) == "undecided"
 
 
 # --- what is shown ---

@@ -204,16 +204,16 @@ def test_the_comparison_by_hand(runs_dir):
     own = [run.final for run in runs if (run.task, run.head) == ("Ant-v5", "ordinal")]
     assert (row.mean, row.sd) == pytest.approx((np.mean(own), np.std(own, ddof=1)))
     assert row.reference == (1234.0, 56.0)
-    assert row.versus["gaussian"].verdict == "higher"
+    assert row.versus["gaussian"].difference.verdict == "higher"
     assert row.versus["gaussian"].improvement.value == 1.0
-    assert rows["Ant-v5", "gaussian"].versus["ordinal"].verdict == "lower"
+    assert rows["Ant-v5", "gaussian"].versus["ordinal"].difference.verdict == "lower"
     assert "ordinal" not in row.versus
     assert rows["Ant-v5", "gaussian"].reference is None
     # What diverged counts with what it had reached; what goes on or cannot be read is named.
     hopper = rows["Hopper-v5", "ordinal"]
     assert hopper.runs == 4
     assert hopper.statuses == {"finished": 3, "diverged": 1, "running": 1, "damaged": 1}
-    assert hopper.versus["gaussian"].verdict == "undecided"
+    assert hopper.versus["gaussian"].difference.verdict == "undecided"
 
 
 def test_across_tasks_scores_are_on_one_scale(runs_dir):

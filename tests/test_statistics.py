@@ -167,3 +167,9 @@ def test_one_run_has_no_interval():
     assert one.value == 3.0
     assert math.isnan(one.low)
     assert not one.excludes(0.0)
+
+
+def test_two_policies_differ_only_where_the_interval_says_so():
+    assert s.Interval(5.0, 1.0, 9.0).verdict == "higher"
+    assert s.Interval(-5.0, -9.0, -1.0).verdict == "lower"
+    assert s.Interval(5.0, -1.0, 11.0).verdict == s.Interval(5.0).verdict == "undecided"

@@ -42,6 +42,13 @@ class Interval:
         """False also where there is no interval: what is not known is not claimed."""
         return self.low > value or self.high < value
 
+    @property
+    def verdict(self) -> str:
+        """Of a difference: `higher` or `lower` only where the interval excludes 0, and otherwise `undecided`."""
+        if not self.excludes(0.0):
+            return "undecided"
+        return "higher" if self.value > 0 else "lower"
+
 
 # --- The paper's definition ---
 

@@ -100,13 +100,6 @@ def as_printed(value: Printed) -> str:
     return value if isinstance(value, str) else " ± ".join(f"{part:,}" for part in value)
 
 
-def verdict(difference: Interval) -> str:
-    """Two policies are called different only where the 95% interval of their difference excludes 0."""
-    if not difference.excludes(0.0):
-        return "undecided"
-    return "higher" if difference.value > 0 else "lower"
-
-
 def interval(found: Interval) -> str:
     if math.isnan(found.low):
         return f"{found.value:+,.0f}" if abs(found.value) >= 100 else f"{found.value:+.2g}"
@@ -187,7 +180,7 @@ def _block(
     if against and intervals:
         lines["difference"] = {column: interval(gap) for column, gap in against.items()}
     if against:
-        lines["verdict"] = {column: verdict(gap) for column, gap in against.items()}
+        lines["verdict"] = {column: gap.verdict for column, gap in against.items()}
     told = printed(experiment.name, scale.algo).get(papers(task) or "", {})
     if told:
         lines["paper"] = {column: as_printed(value) for column, value in told.items()}
@@ -249,7 +242,7 @@ def bins_tables(experiment: Experiment, members: Sequence[Placed]) -> list[Table
                     line[task] = f"{plus_minus(*choice.mean_and_sd)} ({ended(choice)})"
                     usual = found.get((task, f"{head}, K = 11"))
                     if usual is not None and usual is not choice and usual.scores.size and choice.scores.size:
-                        line[task] += f" {verdict(statistics.difference([choice.scores], [usual.scores]))}"
+                        line[task] += f" {statistics.difference([choice.scores], [usual.scores]).verdict}"
                 lines[f"K = {size}"] = line
             blocks.append(Block(head, lines))
         notes = ["mean ± sd (runs), and whether the 95% interval of the difference to K = 11 excludes 0."]

@@ -36,13 +36,6 @@ class Versus:
     """The probability that a run is better than one of the baseline."""
     tasks: int = 1
 
-    @property
-    def verdict(self) -> str:
-        """`higher` or `lower` only where the interval of the difference excludes 0."""
-        if not self.difference.excludes(0.0):
-            return "undecided"
-        return "higher" if self.difference.value > 0 else "lower"
-
 
 @dataclass(frozen=True)
 class Row:

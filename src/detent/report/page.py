@@ -174,7 +174,7 @@ def _versus(versus: Versus) -> Json:
     return {
         "difference": _interval(versus.difference),
         "improvement": _interval(versus.improvement),
-        "verdict": versus.verdict,
+        "verdict": versus.difference.verdict,
     }
 
 
