@@ -80,6 +80,11 @@ def page(runs: Sequence[report.RunSummary]) -> Iterator[str]:
         "`results/`. Every number can be checked: `detent report results/campaign.jsonl` shows each run with its "
         "options, and the same options give the same bits again ([compact files](report.md))."
     )
+    yield (
+        "```sh\npython benchmarks/campaign.py run        # everything below but Table 3 and Figure 5a; repeat at any time\n"
+        "python benchmarks/campaign.py collect    # into results/campaign.jsonl\n"
+        "python benchmarks/campaign.py write      # this page\n```"
+    )
     told = ", ".join(f"{count} {status}" for status, count in ended.most_common())
     missing = len(plan) - sum(ended.values())
     yield (

@@ -18,6 +18,7 @@ from detent.heads.discrete import Discrete
 from detent.heads.gaussian import Gaussian
 from detent.heads.ordinal import Ordinal
 from detent.paper import variance
+from detent.paper.experiments import experiments
 from detent.paper.variance import Measurement, measure, normalised
 from documented import ROOT
 from updates import make_agent, random_rollout
@@ -154,7 +155,7 @@ def test_a_measurement_repeats_itself():
 
 def test_the_committed_results_are_what_is_measured():
     results = variance.from_json(read_json(RESULTS))
-    assert {result.task for result in results} == set(variance.TASKS)
+    assert {result.task for result in results} == set(experiments()["figure5a"].todays_tasks())
     assert {(result.head, result.output_init) for result in results} >= {("discrete", "preset"), ("discrete", "iid")}
     committed = next(result for result in results if result.task == "Reacher-v5" and result.output_init == "iid")
     found = measure(

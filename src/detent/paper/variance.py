@@ -48,8 +48,6 @@ from detent.rollout import COMPILER_OPTIONS, begin, make_collect
 from detent.statistics import Floats, Interval, bootstrap
 from detent.training import make_agent, make_edge, make_environment
 
-TASKS = ("HalfCheetah-v5", "Ant-v5", "Humanoid-v5", "Reacher-v5", "Hopper-v5")
-BINS = (2, 3, 5, 7, 9, 11, 15, 20, 30, 50)
 OUTPUT_INITS = {"preset": "orthogonal output layer", "iid": "i.i.d. output layer"}
 """How the output layer is initialised: as for training, or with independent normal numbers of the same E|w_j|^2 for
 every K, as the derivation assumes."""
@@ -331,7 +329,7 @@ def _read(value: Mapping[str, Any]) -> Measurement:
 def draw(results: Sequence[Measurement], path: str | os.PathLike[str]) -> list[Path]:
     """One curve per task and the theory, as PNG and PDF (the path's ending does not count); the files' paths.
 
-    A row of panels for every head and initialisation of the output layer, a column for every kind of weight. Dashed:
+    A row of panels for every head and initialisation of the output layer, a column for every kind of weight. Dotted:
     what the theory becomes with an orthogonal output layer.
     """
     if not results:
@@ -348,21 +346,24 @@ def draw(results: Sequence[Measurement], path: str | os.PathLike[str]) -> list[P
         for (name, weighting), axes in zip(WEIGHTS.items(), row, strict=True):
             for result, points in shown:
                 handles[result.task] = _draw_points(axes, points, name, colours[result.task])
+                if any(point.expected != point.theory for point in points):
+                    style = {"color": "black", "linestyle": ":", "linewidth": 1.0, "zorder": 3}
+                    curve = axes.plot(result.bins, [point.expected for point in points], **style)
+                    handles["theory, orthogonal"] = curve[0]
             _, points = max(shown, key=lambda one: len(one[1]))
-            steps = [point.bins for point in points]
-            (handles["theory"],) = axes.plot(steps, [point.theory for point in points], color="black", linewidth=1.2)
+            bins = [point.bins for point in points]
+            (handles["theory"],) = axes.plot(bins, [point.theory for point in points], color="black", linewidth=1.2)
             axes.set_title(f"{head}, {OUTPUT_INITS[output_init]}, {weighting}", fontsize=8)
-            axes.set_yscale("log")
-            axes.yaxis.set_major_formatter(lambda y, _: f"{y:g}")
-            axes.yaxis.set_minor_formatter(lambda y, _: f"{y:g}" if f"{y:e}"[0] in "25" else "")
-            axes.tick_params(labelsize=8, which="both")
-            axes.grid(alpha=0.25, which="both")
+            axes.set_ylim(bottom=0.0)
+            axes.tick_params(labelsize=8)
+            axes.grid(alpha=0.25)
             axes.spines[["top", "right"]].set_visible(False)
         row[0].set_ylabel("variance, 1 at the largest K", fontsize=8)
     for axes in panels[-1]:
         axes.set_xlabel("positions K", fontsize=8)
     figure.suptitle("Variance of policy gradients at initialisation", fontsize=11)
-    figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=min(6, len(handles)), fontsize=8)
+    named = {label: handles[label] for label in sorted(handles, key=lambda label: label.startswith("theory"))}
+    figure.legend(named.values(), named.keys(), loc="outside lower center", ncols=min(4, len(handles)), fontsize=8)
     written = [Path(path).with_suffix(f".{kind}") for kind in ("png", "pdf")]
     for file in written:
         save_figure(figure, file)
@@ -370,11 +371,10 @@ def draw(results: Sequence[Measurement], path: str | os.PathLike[str]) -> list[P
 
 
 def _draw_points(axes: Any, points: Sequence[Point], name: str, colour: str) -> Any:
-    steps = [point.bins for point in points]
+    bins = [point.bins for point in points]
     intervals: list[Interval] = [getattr(point, name) for point in points]
     axes.fill_between(
-        steps, [one.low for one in intervals], [one.high for one in intervals], color=colour, alpha=0.2, linewidth=0
+        bins, [one.low for one in intervals], [one.high for one in intervals], color=colour, alpha=0.2, linewidth=0
     )
-    axes.plot(steps, [point.expected for point in points], color=colour, linewidth=0.8, linestyle=(0, (3, 2)))
-    (line,) = axes.plot(steps, [one.value for one in intervals], ".-", color=colour, linewidth=1.5, markersize=5)
+    (line,) = axes.plot(bins, [one.value for one in intervals], ".-", color=colour, linewidth=1.5, markersize=5)
     return line
