@@ -81,7 +81,7 @@ def page(runs: Sequence[report.RunSummary]) -> Iterator[str]:
         "options, and the same options give the same bits again ([compact files](report.md))."
     )
     yield (
-        "```sh\npython benchmarks/campaign.py run        # everything below but Table 3 and Figure 5a; repeat at any time\n"
+        "```sh\npython benchmarks/campaign.py run        # all but Table 3 and Figure 5a; repeat at any time\n"
         "python benchmarks/campaign.py collect    # into results/campaign.jsonl\n"
         "python benchmarks/campaign.py write      # this page\n```"
     )
@@ -135,9 +135,8 @@ def page(runs: Sequence[report.RunSummary]) -> Iterator[str]:
         found = measured([VARIANCE])
         for table in variance_tables(found):
             yield table.markdown()
-        for path in draw_variance(found, FIGURES / "figure5a"):
-            if path.suffix == ".png":
-                yield f"![Variance of the gradient]({path.relative_to(PAGE.parent)})"
+        for path in pictures(draw_variance(found, FIGURES / "figure5a")):
+            yield f"![Variance of the gradient]({path.relative_to(PAGE.parent)})"
 
 
 def figure_files(name: str, members: Sequence[Placed]) -> list[Path]:
@@ -145,9 +144,13 @@ def figure_files(name: str, members: Sequence[Placed]) -> list[Path]:
     kept = sorted(FIGURES.glob(f"{name}-*.png"))
     if name == "figure1" and kept:
         return kept
-    written = draw(find(name)[0], members, FIGURES)
+    return pictures(draw(find(name)[0], members, FIGURES))
+
+
+def pictures(written: Sequence[Path]) -> list[Path]:
+    """Those that a page can show; the others are removed."""
     for path in written:
-        if path.suffix == ".pdf":
+        if path.suffix != ".png":
             path.unlink()
     return [path for path in written if path.suffix == ".png"]
 
