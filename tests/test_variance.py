@@ -108,7 +108,7 @@ def test_the_mean_over_initialisations_is_what_the_derivation_says(head, dims, o
 
     16 outputs are twice the hidden units, so that with orthogonal weights half of the variance must be missing.
     """
-    reward, count, hidden = 3.0, 300, 8
+    reward, count, hidden = 3.0, 150, 8
     agent = make_agent(head, dims=dims, hidden_sizes=(hidden,))
     parameters = agent.init(jax.random.key(0))
     observation = jnp.array([0.5, -1.0, 0.2])
@@ -136,7 +136,7 @@ def test_the_mean_over_initialisations_is_what_the_derivation_says(head, dims, o
     assert share == (0.5 if output_init == "preset" and dims * head.bins == 16 else 1.0)
     expected = reward**2 * dims * variance.score_size(head) * share * sigma2
     error = found.std(ddof=1) / np.sqrt(count)
-    assert error < 0.06 * expected  # or the next line would say little
+    assert error < 0.08 * expected  # or the next line would say little
     assert abs(found.mean() - expected) < 4 * error
 
 
