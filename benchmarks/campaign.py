@@ -121,7 +121,10 @@ def page(runs: Sequence[report.RunSummary]) -> Iterator[str]:
         for path in figure_files(name, members):
             yield f"![{title}]({path.relative_to(PAGE.parent)})"
     yield "## Cost and parameters against K (Table 3)"
-    yield "```sh\ndetent paper run table3 --out runs/cost     # on a quiet machine: one run at a time\n```"
+    yield (
+        "```sh\ndetent paper run table3 --steps 1e5 --out runs/cost    # one run at a time, on a quiet machine\n"
+        "detent report runs/cost --compact results/cost.jsonl\n```"
+    )
     if COST.exists():
         for table in tables_of(find("table3")[0], placed(find("table3")[0], report.load_runs([COST]))):
             yield table.markdown()

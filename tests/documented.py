@@ -55,6 +55,7 @@ NOT_RUN = {
     "python benchmarks/learning.py GRID ...": "hours",
     "python benchmarks/campaign.py run": "days",
     "python benchmarks/campaign.py collect": "needs what has been run",
+    "detent report runs/cost --compact results/cost.jsonl": "needs what has been run",
     "python benchmarks/campaign.py write": "writes the page itself; tests/test_campaign.py does so elsewhere",
     "python benchmarks/learning.py --table GRID ...": "GRID stands for the name of one",
 }
