@@ -17,12 +17,14 @@ from detent.report.loading import found_runs
 
 def show(experiment: Experiment, places: Sequence[str | os.PathLike[str]], out: str, markdown: bool) -> Iterator[str]:
     """Write figures and page into `out`; the text, and where the files are."""
-    yield f"{experiment.name}: {experiment.title}"
+    title = f"{experiment.name}: {experiment.title}"
     if experiment.measure:
+        yield title
         yield from show_measured(experiment, places, Path(out), markdown)
         return
     runs = report.load_runs(places) if any(found_runs(places)) else []
     members = placed(experiment, runs)
+    yield title
     for table in tables_of(experiment, members, intervals=markdown):
         yield ""
         yield table.markdown() if markdown else table.text()
@@ -31,6 +33,6 @@ def show(experiment: Experiment, places: Sequence[str | os.PathLike[str]], out: 
         yield f"Nothing of it has been run here: detent paper run {experiment.name}"
         return
     page = Path(out) / f"{experiment.name}.html"
-    report.write_page([member.run for member in members], page, reference(), f"{experiment.name}: {experiment.title}")
+    report.write_page([member.run for member in members], page, reference(), title)
     for path in (*draw(experiment, members, Path(out)), page):
         yield str(path)
