@@ -10,7 +10,7 @@ import pytest
 
 from detent import report
 from detent.cli import main
-from test_report import write_run
+from written import write_run
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
 import campaign

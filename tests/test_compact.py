@@ -23,7 +23,7 @@ from detent.report.compact import POINTS, once, read_compact
 from detent.report.page import page_data
 from detent.report.serving import Server, Watch
 from detent.runs import Execution, execute
-from test_report import write_run
+from written import write_run
 
 NAMES = ("name", "task", "algo", "head", "preset", "options", "status", "why", "versions", "machine", "seed", "counted")
 

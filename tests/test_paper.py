@@ -25,7 +25,7 @@ from detent.paper.selection import best, cells, placed
 from detent.paper.tables import WIDTH, parameters, tables_of
 from detent.sweeps import run_name
 from detent.tasks import find_task
-from test_report import write_run
+from written import write_run
 
 ALL = list(experiments())
 

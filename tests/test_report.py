@@ -33,29 +33,9 @@ from detent.report.page import POINTS, downsampled, page_data
 from detent.report.summaries import Curve, read_curve
 from detent.report.variants import find_variants
 from detent.runs import Execution, execute
-from detent.training import Record
+from written import write_run
 
 QUICK = {"batch_size": 128, "minibatch_size": 32, "epochs": 1, "envs": 8, "steps": 256}
-
-
-def write_run(path, returns, task="Hopper-v5", head="ordinal", status="finished", elapsed=None, why=None, **options):
-    """A run directory with these returns, written by what writes run directories, without training."""
-    run = Run(task, head, **{"steps": 100 * len(returns), "preset": "modern", **options})
-    directory = RunDirectory(path)
-    directory.path.mkdir(parents=True)
-    directory.create(run, None)
-    for i, value in enumerate(returns, 1):
-        metrics = {
-            "time/iterations": i,
-            "time/total_timesteps": 100 * i,
-            "time/fps": 50.0,
-            "time/time_elapsed": 2.0 * i if elapsed is None else elapsed[i - 1],
-            "rollout/ep_rew_mean": value,
-            "train/loss": 0.5,
-        }
-        directory.append(Record(metrics, lambda: None, lambda: None))
-    directory.write_status(status, why)
-    return directory.path
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,27 @@
+"""Run directories written without training."""
+
+from __future__ import annotations
+
+from detent.configuration import Run
+from detent.directory import RunDirectory
+from detent.training import Record
+
+
+def write_run(path, returns, task="Hopper-v5", head="ordinal", status="finished", elapsed=None, why=None, **options):
+    """A run directory with these returns, written by what writes run directories, without training."""
+    run = Run(task, head, **{"steps": 100 * len(returns), "preset": "modern", **options})
+    directory = RunDirectory(path)
+    directory.path.mkdir(parents=True)
+    directory.create(run, None)
+    for i, value in enumerate(returns, 1):
+        metrics = {
+            "time/iterations": i,
+            "time/total_timesteps": 100 * i,
+            "time/fps": 50.0,
+            "time/time_elapsed": 2.0 * i if elapsed is None else elapsed[i - 1],
+            "rollout/ep_rew_mean": value,
+            "train/loss": 0.5,
+        }
+        directory.append(Record(metrics, lambda: None, lambda: None))
+    directory.write_status(status, why)
+    return directory.path
