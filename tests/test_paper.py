@@ -20,9 +20,10 @@ from detent.errors import BadInput
 from detent.heads import HEADS
 from detent.paper.experiments import experiments, find, papers, printed, reference, todays
 from detent.paper.figures import draw
+from detent.paper.layout import WIDTH
 from detent.paper.measuring import measure, measured, show_measured
 from detent.paper.selection import best, cells, placed
-from detent.paper.tables import WIDTH, parameters, tables_of
+from detent.paper.tables import parameters, tables_of
 from detent.sweeps import run_name
 from detent.tasks import find_task
 from written import write_run

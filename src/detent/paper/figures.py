@@ -13,7 +13,7 @@ from detent.errors import DetentError
 from detent.files import Corrupt
 from detent.paper.experiments import Experiment
 from detent.paper.selection import Placed, Scale, by_scale, cells
-from detent.paper.tables import HEADS, finals
+from detent.paper.tables import finals, in_order
 from detent.policy import load
 from detent.report.actions import Bins, Normals, action_distributions
 from detent.report.figures import draw_panels, panelled, save
@@ -53,7 +53,7 @@ def _curves(experiment: Experiment, scale: Scale, members: Sequence[Placed], pat
 
 
 def _heads(members: Sequence[Placed]) -> list[str]:
-    return sorted({m.head for m in members}, key=lambda head: HEADS.index(head) if head in HEADS else len(HEADS))
+    return sorted({m.head for m in members}, key=in_order)
 
 
 def _bandit(experiment: Experiment, scale: Scale, members: Sequence[Placed], path: Path) -> None:

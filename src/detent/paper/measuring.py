@@ -11,7 +11,7 @@ from detent.errors import BadInput
 from detent.files import read_json, write_json
 from detent.paper import variance
 from detent.paper.experiments import Experiment, papers
-from detent.paper.tables import Block, Table
+from detent.paper.layout import Block, Table
 
 FILE = "variance.json"
 
