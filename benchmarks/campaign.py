@@ -267,9 +267,9 @@ def other_claims(runs: Sequence[report.RunSummary]) -> Iterator[str]:
     if bandit:
         found = {key: f"{int((c.scores > OPTIMUM).sum())} of {c.scores.size}" for key, c in bandit.items()}
         yield (
-            "**A discrete policy finds the higher of two peaks, a Gaussian gets stuck on the lower (Figure 1).** Holds: "
-            f"{found['probe/bimodal', 'discrete']} seeds against {found['probe/bimodal', 'gaussian']}. **And keeps both "
-            "peaks.** Not here: with two equal peaks (`probe/twin`) nothing holds a policy at both, and as the picture "
+            "**A discrete policy finds the higher of two peaks, a Gaussian gets stuck on the lower (Figure 1).** "
+            f"Holds: {found['probe/bimodal', 'discrete']} seeds against {found['probe/bimodal', 'gaussian']}. **And "
+            "keeps both peaks.** Not here: with two equal peaks (`probe/twin`) nothing holds a policy at both, and as the picture "
             "shows, PPO's noise carries every seed to one of them. There the Gaussian, too, finds the optimum: "
             f"{found['probe/twin', 'gaussian']} seeds."
         )
@@ -293,8 +293,8 @@ def other_claims(runs: Sequence[report.RunSummary]) -> Iterator[str]:
     if VARIANCE.exists():
         yield (
             "**The variance of the gradient grows as (K - 1) / K (Figure 5a).** Holds where the output layer has "
-            "independent weights; with the orthogonal one that PPO has here and in the authors' code it falls instead as "
-            "soon as there are more outputs than hidden units."
+            "independent weights; with the orthogonal one that PPO has here and in the authors' code it falls instead "
+            "as soon as there are more outputs than hidden units."
         )
     if COST.exists():
         (table,) = tables_of(find("table3")[0], placed(find("table3")[0], report.load_runs([COST])))
