@@ -270,8 +270,8 @@ def other_claims(runs: Sequence[report.RunSummary]) -> Iterator[str]:
             "**A discrete policy finds the higher of two peaks, a Gaussian gets stuck on the lower (Figure 1).** "
             f"Holds: {found['probe/bimodal', 'discrete']} seeds against {found['probe/bimodal', 'gaussian']}. **And "
             "keeps both peaks.** Not here: with two equal peaks (`probe/twin`) nothing holds a policy at both, and as "
-            "the picture shows, PPO's noise carries every seed to one of them. There the Gaussian, too, finds the optimum: "
-            f"{found['probe/twin', 'gaussian']} seeds."
+            "the picture shows, PPO's noise carries every seed to one of them. There the Gaussian, too, finds the "
+            f"optimum: {found['probe/twin', 'gaussian']} seeds."
         )
     sizes = cells(placed(find("figure5b")[0], runs), by_bins=True)
     for task in sorted({task for task, _ in sizes}):

@@ -19,6 +19,7 @@ from gymnasium.spaces import Box
 from jax.flatten_util import ravel_pytree
 from scipy import special, stats
 
+from detent.distributions import log_gamma_variable
 from detent.errors import BadInput
 from detent.heads import HEADS
 from detent.options import options_of
@@ -598,6 +599,20 @@ def test_beta_agrees_with_scipy():
     np.testing.assert_allclose(log_p, reference.logpdf(actions).sum(-1), rtol=1e-7, atol=1e-9)
     np.testing.assert_allclose(own_entropy, reference.entropy().sum(-1), rtol=1e-7)
     np.testing.assert_allclose(own_mode, (alpha - 1) / (alpha + beta - 2), rtol=1e-7)
+
+
+@pytest.mark.parametrize("shape", [1.0, 1.01, 1.7, 30.0, 1e4])
+def test_gamma_variables_agree_with_scipy(shape):
+    drawn = np.exp(log_gamma_variable(jax.random.key(40), jnp.full(20_000, shape, jnp.float32)))
+    assert stats.kstest(drawn, stats.gamma(shape).cdf).pvalue > 1e-3
+
+
+@every_default_head
+def test_sampling_has_no_loop(head, dims):
+    """A rejection loop made a rollout hang: see `log_gamma_variable`."""
+    out, parameters = jax.tree.map(jnp.float32, draw(head, dims, 42))
+    traced = jax.make_jaxpr(lambda key: head.distribution(out, parameters).sample(key))(jax.random.key(0))
+    assert "while" not in str(traced) and "random_gamma" not in str(traced)
 
 
 def test_beta_samples_stay_off_the_ends_where_a_density_may_be_infinite():
