@@ -143,10 +143,9 @@ def page(runs: Sequence[report.RunSummary]) -> Iterator[str]:
 
 
 def figure_files(name: str, members: Sequence[Placed]) -> list[Path]:
-    """Draw the figures into docs/; the pictures. The bandit's has policies, which records have not: it is kept."""
-    kept = sorted(FIGURES.glob(f"{name}-*.png"))
-    if name == "figure1" and kept:
-        return kept
+    """Draw the figures into docs/; the pictures. The bandit's shows policies, which records have not: see `collect`."""
+    if name == "figure1":
+        return sorted(FIGURES.glob(f"{name}-*.png"))
     return pictures(draw(find(name)[0], members, FIGURES))
 
 
@@ -323,6 +322,7 @@ def main() -> None:
             run for run in report.load_runs([args.out]) if run.name in wanted and run.status in ("finished", "diverged")
         ]
         print(report.write_compact(runs, RECORDS).runs, "runs in", RECORDS)
+        pictures(draw(find("figure1")[0], placed(find("figure1")[0], runs), FIGURES))
     else:
         PAGE.write_text("\n\n".join(page(report.load_runs([RECORDS]))) + "\n")
 
