@@ -275,8 +275,8 @@ def other_claims(runs: Sequence[report.RunSummary]) -> Iterator[str]:
     sizes = cells(placed(find("figure5b")[0], runs), by_bins=True)
     for task in sorted({task for task, _ in sizes}):
         usual = sizes.get((task, "discrete, K = 11"))
-        others = {label: c for (known, label), c in sizes.items() if known == task and c is not usual and c.scores.size}
-        if usual is None or not usual.scores.size or not others:
+        others = {label: c for (known, label), c in sizes.items() if known == task and c is not usual}
+        if usual is None or not others:
             continue
         gaps = {label: statistics.difference([c.scores], [usual.scores]).verdict for label, c in others.items()}
         told = {

@@ -212,6 +212,15 @@ def test_draws_belong_to_the_sensitivity_study_and_to_nothing_else(tmp_path):
     assert [m.run.name for m in placed(main_table, found)] == ["other"]
 
 
+def test_one_k_says_nothing_about_k(tmp_path):
+    shared = {"task": "Reacher-v5", "preset": "paper", "steps": 1000}
+    for head, bins in (("discrete", 2), ("discrete", 11), ("ordinal", 11)):
+        write_run(tmp_path / f"{head}{bins}", [1.0] * 20, head=head, bins=bins, **shared)
+    write_run(tmp_path / "gaussian", [1.0] * 20, head="gaussian", **shared)
+    members = placed(find("figure5b")[0], report.load_runs([tmp_path]))
+    assert {(m.head, m.bins) for m in members} == {("discrete", 2), ("discrete", 11)}
+
+
 def test_columns_of_settings(tmp_path):
     for size in (32, 128):
         write_run(tmp_path / str(size), [float(size)] * 20, "Ant-v5", "gaussian", preset="paper", algo="trpo",

@@ -70,7 +70,15 @@ def placed(experiment: Experiment, runs: Iterable[RunSummary]) -> list[Placed]:
         if parts and run.options.get("steps"):
             column = parts[0].column or run.head
             found.append(Placed(run, column, run.options.get("bins"), _tuned(experiment, run)))
-    return found
+    return _with_several_bins(found) if experiment.shows == "bins" else found
+
+
+def _with_several_bins(found: Sequence[Placed]) -> list[Placed]:
+    """Those of heads that have been run with several K; one K says nothing about K."""
+    sizes: dict[tuple[Scale, str], set[int | None]] = defaultdict(set)
+    for member in found:
+        sizes[member.scale, member.head].add(member.bins)
+    return [member for member in found if len(sizes[member.scale, member.head]) > 1]
 
 
 def _fits(experiment: Experiment, part: Part, run: RunSummary) -> bool:
