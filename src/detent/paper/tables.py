@@ -96,9 +96,8 @@ def as_printed(value: Printed) -> str:
 
 
 def interval(found: Interval) -> str:
-    if math.isnan(found.low):
-        return f"{found.value:+,.0f}" if abs(found.value) >= 100 else f"{found.value:+.2g}"
-    return f"{number(found.low)} to {number(found.high)}"
+    """The ends of the 95% interval, if the runs are enough for one."""
+    return "too few runs" if math.isnan(found.low) else f"{number(found.low)} to {number(found.high)}"
 
 
 def ended(choice: Choice) -> str:
