@@ -29,6 +29,7 @@ SLOW = {
     "quick-start.md",
     "reliability.md",
     "report.md",
+    "results.md",
     "sweeps.md",
     "tasks.md",
 }
