@@ -12,14 +12,21 @@ from detent.tasks.probes import bimodal
 from detent.training import train
 from updates import BOX_HEADS
 
-EVERYWHERE = pytest.mark.parametrize(
-    ("head", "algo"),
-    [
-        pytest.param(head, algo, marks=() if algo == DEFAULT_ALGO or head == DEFAULT_HEAD else pytest.mark.slow)
-        for algo in ALGORITHMS.names()
-        for head in BOX_HEADS
-    ],
-)
+
+def everywhere(quick):
+    """Every head under every algorithm; those that are not `quick` are slow tests."""
+    return pytest.mark.parametrize(
+        ("head", "algo"),
+        [
+            pytest.param(head, algo, marks=() if quick(head, algo) else pytest.mark.slow)
+            for algo in ALGORITHMS.names()
+            for head in BOX_HEADS
+        ],
+    )
+
+
+ACTIONS = everywhere(lambda head, algo: head == DEFAULT_HEAD or algo == DEFAULT_ALGO)
+VALUES = everywhere(lambda head, algo: head == DEFAULT_HEAD)  # the head hardly matters to the value function
 # Raw observations and rewards, so that values can be read off.
 PROBE = {"normalize_observations": False, "normalize_rewards": False, "envs": 64, "batch_size": 256, "seed": 0}
 BY_ALGORITHM = {
@@ -42,33 +49,33 @@ def trained(task, head, algo, steps, **options):
     return last.policy(), value
 
 
-@EVERYWHERE
+@VALUES
 def test_value(head, algo):
     _, value = trained("value", head, algo, 4_000)
     assert value(1.0) == pytest.approx(1.0, abs=0.05)
 
 
-@EVERYWHERE
+@VALUES
 def test_discount(head, algo):
     _, value = trained("discount", head, algo, 8_000, gamma=0.6)
     assert value(2.0) == pytest.approx(1.0, abs=0.08)
     assert value(1.0) == pytest.approx(0.6, abs=0.08)
 
 
-@EVERYWHERE
+@VALUES
 def test_value_of_the_context(head, algo):
     _, value = trained("context", head, algo, 5_000)
     assert value(1.0) == pytest.approx(1.0, abs=0.1)
     assert value(-1.0) == pytest.approx(-1.0, abs=0.1)
 
 
-@EVERYWHERE
+@ACTIONS
 def test_action(head, algo):
     policy, _ = trained("action", head, algo, 12_000)
     assert policy([1.0])[0] == pytest.approx(0.5, abs=0.15)  # bins are 0.2 apart
 
 
-@EVERYWHERE
+@ACTIONS
 def test_action_that_follows_the_observation(head, algo):
     policy, _ = trained("follow", head, algo, 16_000)
     assert policy([1.0])[0] == pytest.approx(0.5, abs=0.2)
