@@ -1,8 +1,8 @@
 """The first campaign: the paper's experiments at a scale that two cores manage in a few nights.
 
-    python benchmarks/campaign.py run [--out DIR] [flags of `detent sweep`]    run what is missing; repeat at any time
-    python benchmarks/campaign.py collect [--out DIR]    put what has ended there into results/campaign.jsonl
-    python benchmarks/campaign.py write                  write docs/results.md and its figures from results/
+    python benchmarks/campaign.py run [--out DIR] [--nice N]    run what results/campaign.jsonl has not; repeat at will
+    python benchmarks/campaign.py collect [--out DIR]           put what has ended there into results/campaign.jsonl
+    python benchmarks/campaign.py write                         write docs/results.md and its figures from results/
 
 Figure 5a and Table 3 are measured, not trained; their commands are in docs/results.md.
 """
@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 from detent import report, statistics
-from detent.cli import main as detent
 from detent.configuration import Run
 from detent.paper.experiments import find
 from detent.paper.figures import draw
@@ -25,6 +24,8 @@ from detent.paper.measuring import measured, variance_tables
 from detent.paper.selection import Choice, Placed, Scale, by_scale, cells, placed
 from detent.paper.tables import OPTIMUM, interval, tables_of
 from detent.paper.variance import draw as draw_variance
+from detent.progress import follow_sweep
+from detent.scheduling import sweep
 from detent.sweeps import run_name
 
 TOP = Path(__file__).parent.parent
@@ -311,11 +312,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("verb", choices=("run", "collect", "write"))
     parser.add_argument("--out", default="runs/campaign", help="where the runs are (default: runs/campaign)")
-    args, flags = parser.parse_known_args()
+    parser.add_argument("--nice", type=int, default=0, help="how far to give way to others, 0 to 19")
+    args = parser.parse_args()
     if args.verb == "run":
-        for name, chosen in PIECES:
-            if detent([*command(name, chosen), "--out", args.out, *flags]) >= 128:
-                break
+        recorded = {run.name for run in report.load_runs([RECORDS])} if RECORDS.exists() else set()
+        runs = [run for name, run in planned().items() if name not in recorded]
+        total = sum(run.settings.steps for run in runs)
+        for _ in follow_sweep(sweep(runs, args.out, nice=args.nice), len(runs), total):
+            pass
     elif args.verb == "collect":
         wanted = planned()
         runs = [
