@@ -18,7 +18,7 @@ from typing import Any
 
 from detent import report, statistics
 from detent.configuration import Run
-from detent.paper.experiments import find
+from detent.paper.experiments import experiments
 from detent.paper.figures import draw
 from detent.paper.measuring import measured, variance_tables
 from detent.paper.selection import Choice, Placed, Scale, by_scale, cells, placed
@@ -63,7 +63,7 @@ def command(name: str, chosen: Mapping[str, Any]) -> list[str]:
 
 def planned() -> dict[str, Run]:
     """Name -> run, of the whole campaign."""
-    return {run_name(run): run for name, chosen in PIECES for run in find(name)[0].runs(**chosen)}
+    return {run_name(run): run for name, chosen in PIECES for run in experiments()[name].runs(**chosen)}
 
 
 # --- the page ---
@@ -116,8 +116,8 @@ def page(runs: Sequence[report.RunSummary]) -> Iterator[str]:
         yield f"## {title}"
         pieces = [shlex.join(["detent", *command(piece, chosen)]) for piece, chosen in PIECES if piece == name]
         yield "```sh\n" + "\n".join(pieces) + "\n```"
-        members = placed(find(name)[0], runs)
-        for table in tables_of(find(name)[0], members, intervals=True):
+        members = placed(experiments()[name], runs)
+        for table in tables_of(experiments()[name], members, intervals=True):
             yield table.markdown()
         for path in figure_files(name, members):
             yield f"![{title}]({path.relative_to(PAGE.parent)})"
@@ -127,7 +127,7 @@ def page(runs: Sequence[report.RunSummary]) -> Iterator[str]:
         "detent report runs/cost --compact results/cost.jsonl\n```"
     )
     if COST.exists():
-        for table in tables_of(find("table3")[0], placed(find("table3")[0], report.load_runs([COST]))):
+        for table in tables_of(experiments()["table3"], placed(experiments()["table3"], report.load_runs([COST]))):
             yield table.markdown()
     yield "## Variance of the gradient against K (Figure 5a)"
     yield "```sh\ndetent paper run figure5a --out results\n```"
@@ -147,7 +147,7 @@ def figure_files(name: str, members: Sequence[Placed]) -> list[Path]:
     """Draw the figures into docs/; the pictures. The bandit's shows policies, which records have not: see `collect`."""
     if name == "figure1":
         return sorted(FIGURES.glob(f"{name}-*.png"))
-    return pictures(draw(find(name)[0], members, FIGURES))
+    return pictures(draw(experiments()[name], members, FIGURES))
 
 
 def pictures(written: Sequence[Path]) -> list[Path]:
@@ -180,7 +180,7 @@ def claims(runs: Sequence[report.RunSummary]) -> Iterator[str]:
     yield "## What holds here"
     scales: dict[Scale, Cells] = {}
     for name in ("table2", "figure10"):
-        for scale, group in by_scale(placed(find(name)[0], runs)).items():
+        for scale, group in by_scale(placed(experiments()[name], runs)).items():
             scales[scale] = cells(group, by_bins=False)
     for says, better, worse in CLAIMS:
         lines = [f"**{says}**", "", f"| | {better} - {worse}, task by task | in short |", "|---|---|---|"]
@@ -204,7 +204,7 @@ def claims(runs: Sequence[report.RunSummary]) -> Iterator[str]:
 
 def across_tasks(runs: Sequence[report.RunSummary]) -> Iterator[str]:
     """Today's statistics, over the tasks that all heads have runs of."""
-    members = [m.run for m in placed(find("table2")[0], runs) if m.run.options["steps"] == 1_000_000]
+    members = [m.run for m in placed(experiments()["table2"], runs) if m.run.options["steps"] == 1_000_000]
     lines = ["| | head | IQM | better than the Gaussian | difference to the Gaussian |", "|---" * 5 + "|"]
     for row in report.comparison(members).across:
         against = row.versus.get("gaussian")
@@ -263,7 +263,7 @@ def equal_care(scales: Mapping[Scale, Cells]) -> Iterator[str]:
 
 def other_claims(runs: Sequence[report.RunSummary]) -> Iterator[str]:
     """About the bandit, K, the variance of the gradient and cost; those that have been measured."""
-    bandit = cells(placed(find("figure1")[0], runs), by_bins=False)
+    bandit = cells(placed(experiments()["figure1"], runs), by_bins=False)
     if bandit:
         found = {key: f"{int((c.scores > OPTIMUM).sum())} of {c.scores.size}" for key, c in bandit.items()}
         yield (
@@ -273,7 +273,7 @@ def other_claims(runs: Sequence[report.RunSummary]) -> Iterator[str]:
             "the picture shows, PPO's noise carries every seed to one of them. There the Gaussian, too, finds the "
             f"optimum: {found['probe/twin', 'gaussian']} seeds."
         )
-    sizes = cells(placed(find("figure5b")[0], runs), by_bins=True)
+    sizes = cells(placed(experiments()["figure5b"], runs), by_bins=True)
     for task in sorted({task for task, _ in sizes}):
         usual = sizes.get((task, "discrete, K = 11"))
         others = {label: c for (known, label), c in sizes.items() if known == task and c is not usual}
@@ -297,7 +297,7 @@ def other_claims(runs: Sequence[report.RunSummary]) -> Iterator[str]:
             "as soon as there are more outputs than hidden units."
         )
     if COST.exists():
-        (table,) = tables_of(find("table3")[0], placed(find("table3")[0], report.load_runs([COST])))
+        (table,) = tables_of(experiments()["table3"], placed(experiments()["table3"], report.load_runs([COST])))
         lines = table.blocks[0].lines
         shown = ", ".join(
             f"K = {k}: {lines[f'discrete, K = {k}']['time']} (the paper: {lines[f'discrete, K = {k}']['paper']})"
@@ -326,7 +326,7 @@ def main() -> None:
             run for run in report.load_runs([args.out]) if run.name in wanted and run.status in ("finished", "diverged")
         ]
         print(report.write_compact(runs, RECORDS).runs, "runs in", RECORDS)
-        pictures(draw(find("figure1")[0], placed(find("figure1")[0], runs), FIGURES))
+        pictures(draw(experiments()["figure1"], placed(experiments()["figure1"], runs), FIGURES))
     else:
         PAGE.write_text("\n\n".join(page(report.load_runs([RECORDS]))) + "\n")
 

@@ -102,6 +102,9 @@ def test_tuning_belongs_to_the_papers_preset():
         (["figure2", "--draws", "3"], "say how many seeds"),
         (["figure5a", "--steps", "10"], "trains nothing"),
         (["figure5a", "--bins", "one"], "at least 2"),
+        (["figure5a", "--preset", "modern"], "trains nothing"),
+        (["figure5a", "--head", "gaussian"], "has no --bins"),
+        (["table2", "--head", "gaussian", "--bins", "7"], "None of these heads has --bins"),
         (["table2"], "1,105 runs"),
     ],
 )
@@ -199,6 +202,12 @@ def test_a_run_that_goes_on_is_shown_but_does_not_count(tmp_path):
     assert choice.scores.tolist() == [1.0, 3.0]
     (table,) = tables_of(find("table2")[0], choice.members)
     assert table.blocks[0].lines["runs"]["gaussian"] == "1, 1 diverged, 1 running"
+
+
+def test_a_copy_of_a_run_does_not_count_twice(tmp_path):
+    for name in ("here", "copied"):
+        write_run(tmp_path / name, [1.0] * 20, "Ant-v5", "gaussian", preset="paper", steps=1000)
+    assert best(placed(find("table2")[0], report.load_runs([tmp_path]))).scores.tolist() == [1.0]
 
 
 def test_draws_belong_to_the_sensitivity_study_and_to_nothing_else(tmp_path):
@@ -350,6 +359,8 @@ def test_the_variance_is_measured_kept_and_shown(tmp_path):
     assert line.startswith("Reacher-v5, discrete") and path == str(tmp_path / "variance.json")
     (found,) = measured([tmp_path])
     assert found.bins == (2, 5)
+    list(measure(experiment, tmp_path / "one", ["Reacher"], bins=["5"]))
+    assert list(show_measured(experiment, [tmp_path / "one"], tmp_path / "shown", markdown=True))
     list(measure(experiment, tmp_path, ["Hopper-v5"], bins=["3", "5"]))
     assert {one.task: one.bins for one in measured([tmp_path / "variance.json"])} == {
         "Reacher-v5": (2, 5), "Hopper-v5": (3, 5)

@@ -863,7 +863,7 @@ def _paper_run(argv: list[str]) -> int:
             if args.dry_run:
                 print(f"{experiment.name} is measured without training; {args.out}")
                 continue
-            if len(found) == 1 and (args.steps or args.draws or args.algo):
+            if len(found) == 1 and (args.steps or args.draws or args.algo or args.preset != ["paper"]):
                 raise BadInput(
                     f"{experiment.name} trains nothing; of its scale, --task, --head, --bins and --seeds count."
                 )

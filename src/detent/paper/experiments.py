@@ -109,6 +109,8 @@ class Experiment:
                 made += plan_from_flags(table).runs()
         if not made:
             raise BadInput(f"Nothing of {self.name} is left with these flags.")
+        if bins and not any("bins" in run.options for run in made):
+            raise BadInput(f"None of these heads has --bins: {_listed(heads)}.")
         return list(by_name(sorted(made, key=lambda run: run.settings.seed)).values())
 
     def todays_tasks(self, asked: Sequence[str] = ()) -> list[str]:

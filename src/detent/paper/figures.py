@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from detent.errors import DetentError
-from detent.files import Corrupt
 from detent.paper.experiments import Experiment
 from detent.paper.selection import Placed, Scale, by_scale, cells
 from detent.paper.tables import finals, in_order
@@ -86,7 +86,7 @@ def _density(run: RunSummary, grid: Any) -> tuple[Any, Any] | None:
     """The density of the only action at the only state, highest value 1; None if the run left no policy."""
     try:
         shown = action_distributions(load(run.path / "policy.safetensors"), 1)
-    except (DetentError, Corrupt, OSError):
+    except (DetentError, OSError):
         return None
     if isinstance(shown, Bins):
         p = shown.probabilities[0][0]
@@ -98,38 +98,44 @@ def _density(run: RunSummary, grid: Any) -> tuple[Any, Any] | None:
 
 def _bins(experiment: Experiment, scale: Scale, members: Sequence[Placed], path: Path) -> None:
     """Final return against K: the mean and every seed."""
-    tasks = sorted({m.run.task for m in members})
-    figure, panels = panelled(tasks, "K", "final return")
-    handles: dict[str, Any] = {}
-    for task, axes in zip(tasks, panels, strict=True):
-        for head in _heads(members):
-            points = [(m.bins, m.run.final) for m in members if (m.run.task, m.head) == (task, head) and m.run.counted]
-            if not points:
-                continue
-            sizes = sorted({k for k, _ in points if k is not None})
-            means = [
-                float(np.mean([final for k, final in points if k == size and final is not None])) for size in sizes
-            ]
-            axes.plot(*zip(*points, strict=True), "o", color=_colour(head), alpha=0.4, markersize=3)
-            (handles[head],) = axes.plot(sizes, means, color=_colour(head), linewidth=1.5)
-            axes.set_xscale("log")
-            axes.set_xticks(sizes, [str(size) for size in sizes])
-            axes.minorticks_off()
-    save(figure, path, _title(experiment, scale), handles)
+
+    def line(axes: Any, runs: Sequence[Placed], colour: str) -> Any:
+        returns: dict[int, list[float]] = defaultdict(list)
+        for member in runs:
+            returns[member.bins or 0].append(member.run.final or 0.0)
+        sizes = sorted(returns)
+        axes.plot([k for k in sizes for _ in returns[k]], [y for k in sizes for y in returns[k]], "o", color=colour,
+                  alpha=0.4, markersize=3)  # fmt: skip
+        axes.set_xscale("log")
+        axes.set_xticks(sizes, map(str, sizes))
+        axes.minorticks_off()
+        return axes.plot(sizes, [np.mean(returns[k]) for k in sizes], color=colour, linewidth=1.5)[0]
+
+    _head_by_head(members, "K", line, path, _title(experiment, scale))
 
 
 def _quantiles(experiment: Experiment, scale: Scale, members: Sequence[Placed], path: Path) -> None:
     """The final returns of all random settings of a head in order, against their share."""
+
+    def line(axes: Any, runs: Sequence[Placed], colour: str) -> Any:
+        values = finals(runs)
+        share = (np.arange(values.size) + 0.5) / values.size
+        axes.set_xlim(0, 1)
+        return axes.plot(share, values, color=colour, linewidth=1.5, marker=".", markersize=4)[0]
+
+    _head_by_head(members, "share of settings", line, path, _title(experiment, scale))
+
+
+def _head_by_head(
+    members: Sequence[Placed], across: str, line: Callable[[Any, Sequence[Placed], str], Any], path: Path, title: str
+) -> None:
+    """A panel for each task, with what `line` draws of each head's runs that count: panel, runs, colour -> handle."""
     tasks = sorted({m.run.task for m in members})
-    figure, panels = panelled(tasks, "share of settings", "final return")
+    figure, panels = panelled(tasks, across, "final return")
     handles: dict[str, Any] = {}
     for task, axes in zip(tasks, panels, strict=True):
         for head in _heads(members):
-            values = finals(members, task, head)
-            if values.size:
-                share = (np.arange(values.size) + 0.5) / values.size
-                (handles[head],) = axes.plot(
-                    share, values, color=_colour(head), linewidth=1.5, marker=".", markersize=4
-                )
-        axes.set_xlim(0, 1)
-    save(figure, path, _title(experiment, scale), handles)
+            runs = [m for m in members if (m.run.task, m.head) == (task, head) and m.run.counted]
+            if runs:
+                handles[head] = line(axes, runs, _colour(head))
+    save(figure, path, title, handles)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from detent.errors import BadInput
@@ -98,6 +98,19 @@ def variance_tables(found: Sequence[variance.Measurement]) -> list[Table]:
                     lines[f"K = {point.bins}"][task] = f"{getattr(point, name).value:.2f}"
             blocks.append(Block(weighting, lines))
         title = f"{head}, {variance.OUTPUT_INITS[output]}"
-        note = f"Variance of the gradient relative to its value at the largest K, {len(group[0].constant[0])} networks."
-        tables.append(Table(title, ("theory", *points), tuple(blocks), (note,)))
+        tables.append(Table(title, ("theory", *points), tuple(blocks), (_note(len(group[0].constant[0]), points),)))
     return tables
+
+
+def _note(networks: int, points: Mapping[str, Sequence[variance.Point]]) -> str:
+    """How well the theory for the initialisation that was used does, with constant reward, below the largest K."""
+    told = f"Variance of the gradient relative to its value at the largest K, {networks} networks."
+    known = [(point, task) for task, some in points.items() for point in some[:-1]]
+    if not known:
+        return told
+    inside = sum(not point.constant.excludes(point.expected) for point, _ in known)
+    off, worst, where = max((abs(p.constant.value / p.expected - 1), p.bins, task) for p, task in known)
+    return (
+        f"{told} With constant reward, {inside} of {len(known)} bootstrap intervals of 95% over networks contain the "
+        f"theory for this initialisation; the largest deviation from it is {off:.1%} ({where}, K = {worst})."
+    )

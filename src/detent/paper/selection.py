@@ -19,6 +19,7 @@ from detent.heads import HEADS
 from detent.paper.experiments import PRESET, Experiment, Part, papers, todays
 from detent.presets import PRESETS
 from detent.report import RunSummary
+from detent.report.comparisons import distinct
 from detent.sweeps import plan_from_flags
 
 MOST_DRAWS = 1000
@@ -161,11 +162,14 @@ def best(members: Sequence[Placed]) -> Choice:
     settings: dict[Any, list[Placed]] = defaultdict(list)
     for member in members:
         settings[member.bins, member.tuned].append(member)
-    choices = [
-        Choice(tuple(group), np.array([m.run.final for m in group if m.run.counted], np.float64), len(settings))
-        for group in settings.values()
-    ]
+    choices = [_choice(group, len(settings)) for group in settings.values()]
     return max(choices, key=lambda choice: choice.mean_and_sd[0] if choice.scores.size else -np.inf)
+
+
+def _choice(group: Sequence[Placed], tried: int) -> Choice:
+    kept = set(map(id, distinct([member.run for member in group])))
+    members = tuple(member for member in group if id(member.run) in kept)
+    return Choice(members, np.array([m.run.final for m in members if m.run.counted], np.float64), tried)
 
 
 def cells(members: Iterable[Placed], by_bins: bool) -> dict[tuple[str, str], Choice]:

@@ -289,7 +289,8 @@ def _quantiles(part: _Part) -> Table:
     """Quartiles over the random settings, and whether one head is better than the other more often than not."""
     blocks = []
     for task in part.tasks:
-        known = {head: values for head in part.heads if (values := finals(part.members, task, head)).size}
+        runs = {head: [m for m in part.members if (m.run.task, m.head) == (task, head)] for head in part.heads}
+        known = {head: values for head, own in runs.items() if (values := finals(own)).size}
         lines = {"draws": {head: str(values.size) for head, values in known.items()}}
         for share in (25, 50, 75):
             lines[f"{share}%"] = {h: number(float(np.quantile(values, share / 100))) for h, values in known.items()}
@@ -309,10 +310,9 @@ def _quantiles(part: _Part) -> Table:
     )
 
 
-def finals(members: Sequence[Placed], task: str, head: str) -> Floats:
-    """The final returns of all runs of a head on a task, sorted."""
-    values = [m.run.final for m in members if (m.run.task, m.head) == (task, head) and m.run.counted]
-    return np.sort(np.array(values, np.float64))
+def finals(members: Sequence[Placed]) -> Floats:
+    """Their final returns, sorted, as far as they count."""
+    return np.sort(np.array([m.run.final for m in members if m.run.counted], np.float64))
 
 
 _TABLES: dict[str, Callable[[_Part], Table]] = {

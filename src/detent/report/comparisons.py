@@ -138,7 +138,7 @@ def _counterpart(variant: Variant, head: str, others: Sequence[Variant]) -> Vari
     return fitting[0] if len(fitting) == 1 else None
 
 
-def _distinct(group: Sequence[RunSummary]) -> list[RunSummary]:
+def distinct(group: Sequence[RunSummary]) -> list[RunSummary]:
     """Of several runs with one seed, the first that is counted, or else the first: it would be the same run again."""
     by_seed: dict[int, RunSummary] = {}
     for run in sorted(group, key=lambda run: not run.counted):
@@ -147,11 +147,11 @@ def _distinct(group: Sequence[RunSummary]) -> list[RunSummary]:
 
 
 def _scores(group: Sequence[RunSummary]) -> Scores:
-    return np.array([run.final for run in _distinct(group) if run.counted], np.float64)
+    return np.array([run.final for run in distinct(group) if run.counted], np.float64)
 
 
 def _statuses(group: Sequence[RunSummary]) -> dict[str, int]:
-    kept = _distinct(group)
+    kept = distinct(group)
     return dict(Counter(run.status for run in kept)) | (
         {COPY: len(group) - len(kept)} if len(group) > len(kept) else {}
     )
