@@ -106,6 +106,7 @@ def test_tuning_belongs_to_the_papers_preset():
         (["figure5a", "--head", "gaussian"], "has no --bins"),
         (["table2", "--head", "gaussian", "--bins", "7"], "None of these heads has --bins"),
         (["table2"], "1,105 runs"),
+        (["table3", "--jobs", "2"], "one at a time"),
     ],
 )
 def test_bad_input_is_a_sentence(words, told, capsys, tmp_path):

@@ -878,11 +878,13 @@ def _paper_run(argv: list[str]) -> int:
             seeds=args.seeds, draws=args.draws, tuning=args.tuning,
         )  # fmt: skip
         if len(runs) > MANY_RUNS and not args.yes and not args.dry_run:
-            _ask(f"{experiment.name} has {len(runs):,} runs of {experiment.steps:,} steps.")
+            _ask(f"{experiment.name} has {len(runs):,} runs.")
         if experiment.alone:
+            if args.ray or args.jobs not in (None, "1"):
+                raise BadInput(f"{experiment.name} measures time: its runs are made one at a time, on this machine.")
             args.jobs = "1"
         code = code or _carry_out_sweep(runs, args.out, args, ["paper", "run", *argv])
-    if not args.dry_run:
+    if not args.dry_run and code < 128:
         place = [] if args.out == PAPER_RUNS else [args.out]
         print(f"Look at it with: {shlex.join(['detent', 'paper', 'show', args.name, *place])}")
     return code
