@@ -10,9 +10,11 @@ Figure 5a and Table 3 are measured, not trained; their commands are in docs/resu
 from __future__ import annotations
 
 import argparse
+import math
 import shlex
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,7 @@ from detent.paper.selection import Choice, Placed, Scale, by_scale, cells, place
 from detent.paper.tables import OPTIMUM, interval, tables_of
 from detent.paper.variance import draw as draw_variance
 from detent.progress import follow_sweep
+from detent.report.comparisons import AcrossTasks
 from detent.scheduling import sweep
 from detent.sweeps import run_name
 
@@ -61,9 +64,23 @@ def command(name: str, chosen: Mapping[str, Any]) -> list[str]:
     return words
 
 
-def planned() -> dict[str, Run]:
-    """Name -> run, of the whole campaign."""
-    return {run_name(run): run for name, chosen in PIECES for run in experiments()[name].runs(**chosen)}
+def planned(of: str | None = None) -> dict[str, Run]:
+    """Name -> run, of the whole campaign or of one experiment."""
+    return {
+        run_name(run): run
+        for name, chosen in PIECES
+        if of in (None, name)
+        for run in experiments()[name].runs(**chosen)
+    }
+
+
+def members(name: str, runs: Sequence[report.RunSummary]) -> list[Placed]:
+    """The runs that were planned for this experiment.
+
+    Not all that would fit: with Figure 5b's the discrete head would have the best of three K in one row of Table 2.
+    """
+    wanted = planned(name)
+    return placed(experiments()[name], [run for run in runs if run.name in wanted])
 
 
 # --- the page ---
@@ -116,10 +133,10 @@ def page(runs: Sequence[report.RunSummary]) -> Iterator[str]:
         yield f"## {title}"
         pieces = [shlex.join(["detent", *command(piece, chosen)]) for piece, chosen in PIECES if piece == name]
         yield "```sh\n" + "\n".join(pieces) + "\n```"
-        members = placed(experiments()[name], runs)
-        for table in tables_of(experiments()[name], members, intervals=True):
+        found = members(name, runs)
+        for table in tables_of(experiments()[name], found, intervals=True):
             yield table.markdown()
-        for path in figure_files(name, members):
+        for path in figure_files(name, found):
             yield f"![{title}]({path.relative_to(PAGE.parent)})"
     yield "## Cost and parameters against K (Table 3)"
     yield (
@@ -136,18 +153,18 @@ def page(runs: Sequence[report.RunSummary]) -> Iterator[str]:
         "orthogonal output layer does to it."
     )
     if VARIANCE.exists():
-        found = measured([VARIANCE])
-        for table in variance_tables(found):
+        variances = measured([VARIANCE])
+        for table in variance_tables(variances):
             yield table.markdown()
-        for path in pictures(draw_variance(found, FIGURES / "figure5a")):
+        for path in pictures(draw_variance(variances, FIGURES / "figure5a")):
             yield f"![Variance of the gradient]({path.relative_to(PAGE.parent)})"
 
 
-def figure_files(name: str, members: Sequence[Placed]) -> list[Path]:
+def figure_files(name: str, found: Sequence[Placed]) -> list[Path]:
     """Draw the figures into docs/; the pictures. The bandit's shows policies, which records have not: see `collect`."""
     if name == "figure1":
         return sorted(FIGURES.glob(f"{name}-*.png"))
-    return pictures(draw(experiments()[name], members, FIGURES))
+    return pictures(draw(experiments()[name], found, FIGURES))
 
 
 def pictures(written: Sequence[Path]) -> list[Path]:
@@ -161,56 +178,100 @@ def pictures(written: Sequence[Path]) -> list[Path]:
 # --- what holds ---
 
 Cells = Mapping[tuple[str, str], Choice]
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What the paper says of two heads: `head` is better than `than`, or (if not `better`) it is not."""
+
+    says: str
+    head: str
+    than: str
+    better: bool = True
+
+    def judged(self, verdict: str) -> str:
+        """What a verdict on `head` against `than` means for it."""
+        if verdict == "undecided":
+            return verdict
+        return "holds" if (verdict == "higher") == self.better else "does not hold"
+
+
 CLAIMS = (
-    ("Discretising beats the Gaussian", "discrete", "gaussian"),
-    ("The ordinal policy beats the Gaussian", "ordinal", "gaussian"),
-    ("The ordinal policy beats the discrete one", "ordinal", "discrete"),
-    (
-        "Bounded means alone do not do it (the paper: Gaussian + tanh gains nothing consistent)",
-        "gaussian_tanh",
-        "gaussian",
-    ),
-    ("Beta is no better than the Gaussian", "beta", "gaussian"),
-    ("Discretising beats Beta", "discrete", "beta"),
+    Claim("Discretising beats the Gaussian", "discrete", "gaussian"),
+    Claim("The ordinal policy beats the Gaussian", "ordinal", "gaussian"),
+    Claim("The ordinal policy beats the discrete one", "ordinal", "discrete"),
+    Claim("Bounded means alone (Gaussian + tanh) are no better than the Gaussian", "gaussian_tanh", "gaussian", False),
+    Claim("Beta is no better than the Gaussian", "beta", "gaussian", False),
+    Claim("Discretising beats Beta", "discrete", "beta"),
 )
-"""What the paper says, and which head it says to be better than which."""
 
 
 def claims(runs: Sequence[report.RunSummary]) -> Iterator[str]:
-    yield "## What holds here"
     scales: dict[Scale, Cells] = {}
     for name in ("table2", "figure10"):
-        for scale, group in by_scale(placed(experiments()[name], runs)).items():
+        for scale, group in by_scale(members(name, runs)).items():
             scales[scale] = cells(group, by_bins=False)
-    for says, better, worse in CLAIMS:
-        lines = [f"**{says}**", "", f"| | {better} - {worse}, task by task | in short |", "|---|---|---|"]
-        for scale, found in scales.items():
-            gaps = {
-                task: statistics.difference([found[task, better].scores], [found[task, worse].scores])
+    gaps = {
+        claim: {
+            scale: {
+                task: statistics.difference([found[task, claim.head].scores], [found[task, claim.than].scores])
                 for task in sorted({task for task, _ in found})
-                if all((task, head) in found and found[task, head].scores.size for head in (better, worse))
+                if all((task, head) in found and found[task, head].scores.size for head in (claim.head, claim.than))
             }
-            if gaps:
-                told = "; ".join(
-                    f"{task} {gap.verdict} ({signed(gap.value)}, 95%: {interval(gap)})" for task, gap in gaps.items()
-                )
-                lines.append(f"| {scale} | {told} | {in_short([gap.verdict for gap in gaps.values()])} |")
-        yield "\n".join(lines)
+            for scale, found in scales.items()
+        }
+        for claim in CLAIMS
+    }
+    yield "## What holds here"
+    yield "Of the paper's claims about heads, on how many tasks each:"
+    lines = [f"| | {' | '.join(map(label, scales))} |", "|---" * (len(scales) + 1) + "|"]
+    for claim, by_task in gaps.items():
+        counts = [Counter(claim.judged(gap.verdict) for gap in found.values()) for found in by_task.values()]
+        told = (", ".join(f"{word} on {n[word]}" for word in JUDGEMENTS if n[word]) for n in counts)
+        lines.append(f"| {claim.says} | {' | '.join(told)} |")
+    yield "\n".join(lines)
     yield from across_tasks(runs)
     yield from equal_care(scales)
     yield "### The paper's other claims"
     yield "\n".join(f"- {line}" for line in other_claims(runs))
+    yield "### Task by task"
+    yield "Differences of means, with their 95% intervals."
+    tasks = sorted({task for found in scales.values() for task, _ in found})
+    for claim, by_task in gaps.items():
+        lines = [f"**{claim.says}**", "", f"| {claim.head} - {claim.than} | {' | '.join(tasks)} |"]
+        lines.append("|---" * (len(tasks) + 1) + "|")
+        for scale, found in by_task.items():
+            row = (
+                f"{found[task].verdict}: {signed(found[task].value)} ({interval(found[task])})" if task in found else ""
+                for task in tasks
+            )
+            lines += [f"| {label(scale)} | {' | '.join(row)} |"] if found else []
+        yield "\n".join(lines)
+
+
+JUDGEMENTS = ("holds", "does not hold", "undecided")
+
+
+def label(scale: Scale) -> str:
+    return f"{scale.algo.upper()}, {scale.preset}"
 
 
 def across_tasks(runs: Sequence[report.RunSummary]) -> Iterator[str]:
     """Today's statistics, over the tasks that all heads have runs of."""
-    members = [m.run for m in placed(experiments()["table2"], runs) if m.run.options["steps"] == 1_000_000]
     lines = ["| | head | IQM | better than the Gaussian | difference to the Gaussian |", "|---" * 5 + "|"]
-    for row in report.comparison(members).across:
+    found = [m.run for name in ("table2", "figure10") for m in members(name, runs)]
+    heads = list(dict.fromkeys(run.names[1] for run in planned("table2").values()))
+
+    def place(row: AcrossTasks) -> tuple[str, str, int]:
+        return row.variant.algo, row.variant.preset, heads.index(row.variant.head)
+
+    before = ""
+    for row in sorted(report.comparison(found).across, key=place):
         against = row.versus.get("gaussian")
         better = f"{against.improvement.value:.2f} ({_between(against.improvement)})" if against else ""
         gap = f"{against.difference.verdict} ({_between(against.difference)})" if against else ""
-        where = f"{row.variant.algo.upper()}, {row.variant.preset}: {', '.join(row.tasks)}"
+        group = f"{row.variant.algo.upper()}, {row.variant.preset}: {', '.join(row.tasks)}"
+        where, before = "" if group == before else group, group
         lines.append(f"| {where} | {row.variant.head} | {row.iqm.value:.2f} ({_between(row.iqm)}) | {better} | {gap} |")
     if len(lines) > 2:
         yield "### Across tasks"
@@ -223,16 +284,11 @@ def across_tasks(runs: Sequence[report.RunSummary]) -> Iterator[str]:
 
 
 def _between(found: statistics.Interval) -> str:
-    return f"{found.low:.2f} to {found.high:.2f}"
+    return "too few runs" if math.isnan(found.low) else f"{found.low:.2f} to {found.high:.2f}"
 
 
 def signed(value: float) -> str:
     return f"{value:+,.0f}" if abs(value) >= 100 else f"{value:+.3g}"
-
-
-def in_short(verdicts: Sequence[str]) -> str:
-    count = Counter(verdicts)
-    return ", ".join(f"{word} on {count[word]}" for word in ("higher", "lower", "undecided") if count[word])
 
 
 def equal_care(scales: Mapping[Scale, Cells]) -> Iterator[str]:
@@ -256,24 +312,28 @@ def equal_care(scales: Mapping[Scale, Cells]) -> Iterator[str]:
             for head in ("discrete", "ordinal"):
                 for preset, base in gaussian.items():
                     own = known.get((preset, head))
-                    row.append(f"{own:,.0f} ({own / base:.2f}x)" if own is not None and base else "")
+                    row.append(
+                        f"{own:,.0f} ({own / base:.2f}x)" if own is not None and base is not None and base > 0 else ""
+                    )
             lines.append(f"| {algo.upper()}, {task} | {' | '.join(row)} |")
     yield "\n".join(lines)
 
 
 def other_claims(runs: Sequence[report.RunSummary]) -> Iterator[str]:
     """About the bandit, K, the variance of the gradient and cost; those that have been measured."""
-    bandit = cells(placed(experiments()["figure1"], runs), by_bins=False)
+    bandit = cells(members("figure1", runs), by_bins=False)
     if bandit:
-        found = {key: f"{int((c.scores > OPTIMUM).sum())} of {c.scores.size}" for key, c in bandit.items()}
+        optimal = {key: int((choice.scores > OPTIMUM).sum()) for key, choice in bandit.items()}
+        found = {key: f"{optimal[key]} of {choice.scores.size}" for key, choice in bandit.items()}
+        holds = optimal["probe/bimodal", "discrete"] > optimal["probe/bimodal", "gaussian"]
         yield (
             "**A discrete policy finds the higher of two peaks, a Gaussian gets stuck on the lower (Figure 1).** "
-            f"Holds: {found['probe/bimodal', 'discrete']} seeds against {found['probe/bimodal', 'gaussian']}. **And "
-            "keeps both peaks.** Not here: with two equal peaks (`probe/twin`) nothing holds a policy at both, and as "
-            "the picture shows, PPO's noise carries every seed to one of them. There the Gaussian, too, finds the "
-            f"optimum: {found['probe/twin', 'gaussian']} seeds."
+            f"{'Holds' if holds else 'Does not hold'}: {found['probe/bimodal', 'discrete']} seeds against "
+            f"{found['probe/bimodal', 'gaussian']}. **And keeps both peaks.** Not here: with two equal peaks "
+            "(`probe/twin`) nothing holds a policy at both, and as the picture shows, PPO's noise carries every seed "
+            f"to one of them. There the Gaussian finds the optimum with {found['probe/twin', 'gaussian']} seeds."
         )
-    sizes = cells(placed(experiments()["figure5b"], runs), by_bins=True)
+    sizes = cells(members("figure5b", runs), by_bins=True)
     for task in sorted({task for task, _ in sizes}):
         usual = sizes.get((task, "discrete, K = 11"))
         others = {label: c for (known, label), c in sizes.items() if known == task and c is not usual}
@@ -322,11 +382,9 @@ def main() -> None:
             pass
     elif args.verb == "collect":
         wanted = planned()
-        runs = [
-            run for run in report.load_runs([args.out]) if run.name in wanted and run.status in ("finished", "diverged")
-        ]
-        print(report.write_compact(runs, RECORDS).runs, "runs in", RECORDS)
-        pictures(draw(experiments()["figure1"], placed(experiments()["figure1"], runs), FIGURES))
+        ended = [run for run in report.load_runs([args.out]) if run.name in wanted and run.counted]
+        print(report.write_compact(ended, RECORDS).runs, "runs in", RECORDS)
+        pictures(draw(experiments()["figure1"], members("figure1", ended), FIGURES))
     else:
         PAGE.write_text("\n\n".join(page(report.load_runs([RECORDS]))) + "\n")
 

@@ -42,13 +42,17 @@ def test_it_is_what_was_asked_for():
 
 @pytest.fixture
 def records(tmp_path):
-    """Runs of the campaign with made-up returns: discrete far above the Gaussian, ordinal level with it."""
+    """Runs of the campaign with made-up returns: discrete far above the Gaussian, ordinal level with it.
+
+    K = 7 and 15, which are runs of Figure 5b, are better still.
+    """
     rng = np.random.default_rng(0)
     for name, run in campaign.planned().items():
         task, head, algo, preset = run.names
-        if task != "HalfCheetah-v5" or algo == "acktr":
+        if task not in ("HalfCheetah-v5", "Ant-v5") or algo == "acktr":
             continue
         level = {"discrete": 900.0, "ordinal": 505.0}.get(head, 500.0) + 20 * rng.normal()
+        level += 1000 * (run.options.get("bins") in (7, 15))
         status = "diverged" if head == "beta" and run.settings.seed == 2 else "finished"
         options = run.configuration["options"]
         write_run(tmp_path / "runs" / name, [level] * 12, task, head, status, algo=algo, preset=preset, **options)
@@ -62,14 +66,28 @@ def test_the_page_says_what_the_records_say(records, tmp_path, monkeypatch):
     monkeypatch.setattr(campaign, "COST", tmp_path / "none.jsonl")
     monkeypatch.setattr(campaign, "VARIANCE", tmp_path / "none.json")
     page = "\n\n".join(campaign.page(report.load_runs([records])))
-    assert f"of {len(campaign.planned())} runs" in page and "3 diverged" in page and "have not been run yet" in page
-    beats = page.partition("**Discretising beats the Gaussian**")[2].partition("**The ordinal")[0]
-    assert beats.count("higher on 1") == 3 and "HalfCheetah-v5 higher (+" in beats
-    level = page.partition("**The ordinal policy beats the Gaussian**")[2].partition(
-        "**The ordinal policy beats the d"
-    )[0]
-    assert "higher" not in level.partition("|---|")[2] and "undecided on 1" in level
+    assert f"of {len(campaign.planned())} runs" in page and "5 diverged" in page and "have not been run yet" in page
+    held = page.partition("## What holds here")[2].partition("###")[0]
+    assert "| Discretising beats the Gaussian | holds on 2 | holds on 2 | holds on 1 |" in held
+    assert "| The ordinal policy beats the discrete one | does not hold on 2 | does not hold on 2 |" in held
+    assert "| The ordinal policy beats the Gaussian | undecided on 2 | undecided on 2 | undecided on 1 |" in held
+    assert "| Beta is no better than the Gaussian | undecided on 2 | undecided on 2 | undecided on 1 |" in held
+    across = page.partition("### Across tasks")[2].partition("###")[0]
+    assert "| PPO, modern: Ant-v5, HalfCheetah-v5 | gaussian |" in across
+    assert across.count("| discrete |") == 2 and across.count("| higher (") == 2
     care = page.partition("### What is left of the gain")[2].partition("##")[0]
-    assert "| PPO, HalfCheetah-v5 |" in care
+    (row,) = (line for line in care.splitlines() if line.startswith("| PPO, HalfCheetah-v5 |"))
+    assert all(" (1." in cell for cell in row.split("|")[4:6]), "K = 7 and 15 are Figure 5b's, not Table 2's"
+    detail = page.partition("### Task by task")[2].partition("##")[0]
+    assert detail.count("| PPO, modern |") == len(campaign.CLAIMS) and "higher: +" in detail
+    assert "Highest mean at K = 15" in page or "Highest mean at K = 7" in page
     assert (tmp_path / "assets" / "table2-ppo-modern-1000000.png").exists()
     assert "assets/table2-ppo-modern-1000000.png" in page
+
+
+def test_what_a_verdict_means_for_a_claim():
+    beats = campaign.Claim("A beats B", "a", "b")
+    no_better = campaign.Claim("A is no better than B", "a", "b", better=False)
+    told = [beats.judged("higher"), beats.judged("lower"), no_better.judged("higher"), no_better.judged("lower")]
+    assert told == ["holds", "does not hold", "does not hold", "holds"]
+    assert beats.judged("undecided") == no_better.judged("undecided") == "undecided"
