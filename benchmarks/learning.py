@@ -57,6 +57,12 @@ GRIDS: dict[str, list[Options]] = {
                    learning_rate=[3e-4, 1e-3], minibatch_size=[64, 512], preset="modern", steps=1_000_000, seed=100),
     "search-humanoid": grid(task=HUMANOID, learning_rate=[1e-3, 3e-4], head=["beta", "discrete", "gaussian", "ordinal"],
                             preset="modern", steps=1_000_000, seed=100),
+    # A lower rate, for the head that learns most slowly with the others.
+    "search-slow": [
+        *grid(head="discrete", task=[HUMANOID, CHEETAH], learning_rate=1e-4, preset="modern", steps=1_000_000,
+              seed=100),
+        *grid(head="ordinal", task=CHEETAH, learning_rate=1e-4, preset="modern", steps=1_000_000, seed=100),
+    ],
     # What the goals are measured by.
     "modern-humanoid": [
         *grid(task="Humanoid-v5", preset="modern", steps=1_500_000, seed=[0, 1, 2], head=["gaussian", "ordinal"]),
