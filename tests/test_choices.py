@@ -20,6 +20,7 @@ from detent.heads import output_blocks
 from detent.heads.categorical import Choices
 from detent.policy import load
 from detent.runs import train
+from marks import slow_unless
 
 RAGGED = (3, 1, 4)
 
@@ -125,7 +126,10 @@ def test_environments_get_their_own_kind_of_action(workers):
         env.close()
 
 
-@pytest.mark.parametrize(("make", "algo"), [(Numbered, "ppo"), *((Wanted, algo) for algo in ALGORITHMS.names())])
+@pytest.mark.parametrize(
+    ("make", "algo"),
+    slow_unless(lambda _, algo: algo == "ppo", [(Numbered, "ppo"), *((Wanted, algo) for algo in ALGORITHMS.names())]),
+)
 def test_choices_are_learned(make, algo, tmp_path):
     run = Run(make, algo=algo, steps=15_000, envs=8, batch_size=256, seed=1)
     assert run.names[1] == "categorical"

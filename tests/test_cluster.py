@@ -18,6 +18,7 @@ from detent.errors import BadInput, DetentError
 from detent.runs import Execution, execute
 from detent.scheduling import sweep
 from detent.sweeps import run_name
+from marks import slow_unless
 from test_sweeps import FLAGS, LONG, QUICK, finished, records, wait_for
 
 # --- run directories that travel ---
@@ -52,11 +53,9 @@ class Killed(BaseException):
 
 @pytest.mark.parametrize(
     ("nth", "earlier"),
-    [
-        pytest.param(nth, earlier, marks=() if (nth, earlier) in ((2, True), (5, False)) else pytest.mark.slow)
-        for nth in range(7)
-        for earlier in (False, True)
-    ],
+    slow_unless(
+        lambda nth, earlier: (nth, earlier) in ((2, True), (5, False)), itertools.product(range(7), (False, True))
+    ),
 )
 def test_a_directory_that_arrives_in_part_can_be_continued(whole, tmp_path, monkeypatch, nth, earlier):
     """The driver may be killed while it writes what a node has sent, over an earlier stage or over nothing."""

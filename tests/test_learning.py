@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ from detent.algorithms import ALGORITHMS
 from detent.configuration import DEFAULT_ALGO, DEFAULT_HEAD, Run
 from detent.tasks.probes import bimodal
 from detent.training import train
+from marks import slow_unless
 from updates import BOX_HEADS
 
 
@@ -17,16 +20,13 @@ def everywhere(quick):
     """Every head under every algorithm; those that are not `quick` are slow tests."""
     return pytest.mark.parametrize(
         ("head", "algo"),
-        [
-            pytest.param(head, algo, marks=() if quick(head, algo) else pytest.mark.slow)
-            for algo in ALGORITHMS.names()
-            for head in BOX_HEADS
-        ],
+        slow_unless(quick, itertools.product(BOX_HEADS, ALGORITHMS.names())),
     )
 
 
 ACTIONS = everywhere(lambda head, algo: head == DEFAULT_HEAD or algo == DEFAULT_ALGO)
-VALUES = everywhere(lambda head, algo: head == DEFAULT_HEAD)  # the head hardly matters to the value function
+# The head hardly matters to the value function.
+VALUES = everywhere(lambda head, algo: (head, algo) == (DEFAULT_HEAD, DEFAULT_ALGO))
 # Raw observations and rewards, so that values can be read off.
 PROBE = {"normalize_observations": False, "normalize_rewards": False, "envs": 64, "batch_size": 256, "seed": 0}
 BY_ALGORITHM = {

@@ -30,6 +30,7 @@ from detent.errors import DetentError
 from detent.rollout import Edge, begin, make_collect
 from detent.runs import Execution, execute
 from detent.training import CLOCK_KEYS, train
+from marks import slow_unless
 from test_training import quick
 
 QUICK = {"batch_size": 128, "minibatch_size": 32, "epochs": 2, "envs": 8}
@@ -107,9 +108,7 @@ class Killed(BaseException):
     """As if the process had ended here: nobody catches it."""
 
 
-@pytest.mark.parametrize(
-    "nth", [pytest.param(n, marks=[pytest.mark.slow] if n in (0, 2, 3, 5, 6, 8, 9, 11) else []) for n in range(12)]
-)
+@pytest.mark.parametrize("nth", slow_unless(lambda n: n in (1, 4, 7, 10), range(12)))
 def test_killed_at_every_write(tmp_path, monkeypatch, nth):
     """Between the nth file's being complete under a temporary name and its being renamed."""
     run = Run("probe/action", steps=32, **TINY)
@@ -220,6 +219,7 @@ def test_the_first_stretch_needs_only_run_json_and_the_chain(kept, tmp_path, cap
     assert "links 1 to 6, iterations 1 to 6: identical" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_what_was_interrupted_is_verified_too(tmp_path, capsys):
     """Also where a resumed run has new episodes: the chain says from where each process began."""
     for task, stretches in (("LunarLanderContinuous-v3", 2), ("HalfCheetah-v5", 3)):
