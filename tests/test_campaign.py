@@ -80,7 +80,7 @@ def test_the_page_says_what_the_records_say(records, tmp_path, monkeypatch):
     assert all(" (1." in cell for cell in row.split("|")[4:6]), "K = 7 and 15 are Figure 5b's, not Table 2's"
     detail = page.partition("### Task by task")[2].partition("##")[0]
     assert detail.count("| PPO, modern |") == len(campaign.CLAIMS) and "higher: +" in detail
-    assert "Highest mean at K = 15" in page or "Highest mean at K = 7" in page
+    assert "highest mean at K = 15" in page or "highest mean at K = 7" in page
     assert (tmp_path / "assets" / "table2-ppo-modern-1000000.png").exists()
     assert "assets/table2-ppo-modern-1000000.png" in page
 

@@ -105,7 +105,7 @@ def _bins(experiment: Experiment, scale: Scale, members: Sequence[Placed], path:
             returns[member.bins or 0].append(member.run.final or 0.0)
         sizes = sorted(returns)
         axes.plot([k for k in sizes for _ in returns[k]], [y for k in sizes for y in returns[k]], "o", color=colour,
-                  alpha=0.4, markersize=3)  # fmt: skip
+                  alpha=0.4, markersize=3, clip_on=False)  # fmt: skip
         axes.set_xscale("log")
         axes.set_xticks(sizes, map(str, sizes))
         axes.minorticks_off()
