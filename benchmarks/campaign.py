@@ -119,9 +119,9 @@ def page(runs: Sequence[report.RunSummary]) -> Iterator[str]:
     )
     yield (
         "**Words.** *higher* and *lower*: the 95% interval of the difference of means excludes 0 (the wider of Welch's "
-        "and the bootstrap's at either end); *undecided*: it does not. With three seeds only large differences can be "
-        "told. Nothing is corrected for the number of comparisons: of twenty between equal policies one would be "
-        "expected to show."
+        "and the bootstrap's at either end); *undecided*: it does not, or there is only one run. With three seeds only "
+        "large differences can be told. Nothing is corrected for the number of comparisons: of twenty between equal "
+        "policies one would be expected to show."
     )
     yield from claims(runs)
     for title, name, chosen in (
@@ -204,11 +204,14 @@ CLAIMS = (
     Claim("Beta is no better than the Gaussian", "beta", "gaussian", False),
     Claim("Discretising beats Beta", "discrete", "beta"),
 )
+JUDGEMENTS = ("holds", "does not hold", "undecided")
+RETURNS = ("table2", "figure10")
+"""The experiments that the claims are about."""
 
 
 def claims(runs: Sequence[report.RunSummary]) -> Iterator[str]:
     scales: dict[Scale, Cells] = {}
-    for name in ("table2", "figure10"):
+    for name in RETURNS:
         for scale, group in by_scale(members(name, runs)).items():
             scales[scale] = cells(group, by_bins=False)
     gaps = {
@@ -249,9 +252,6 @@ def claims(runs: Sequence[report.RunSummary]) -> Iterator[str]:
         yield "\n".join(lines)
 
 
-JUDGEMENTS = ("holds", "does not hold", "undecided")
-
-
 def label(scale: Scale) -> str:
     return f"{scale.algo.upper()}, {scale.preset}"
 
@@ -259,7 +259,7 @@ def label(scale: Scale) -> str:
 def across_tasks(runs: Sequence[report.RunSummary]) -> Iterator[str]:
     """Today's statistics, over the tasks that all heads have runs of."""
     lines = ["| | head | IQM | better than the Gaussian | difference to the Gaussian |", "|---" * 5 + "|"]
-    found = [m.run for name in ("table2", "figure10") for m in members(name, runs)]
+    found = [m.run for name in RETURNS for m in members(name, runs)]
     heads = list(dict.fromkeys(run.names[1] for run in planned("table2").values()))
 
     def place(row: AcrossTasks) -> tuple[str, str, int]:

@@ -63,6 +63,11 @@ GRIDS: dict[str, list[Options]] = {
               seed=100),
         *grid(head="ordinal", task=CHEETAH, learning_rate=1e-4, preset="modern", steps=1_000_000, seed=100),
     ],
+    # What else might be in its way.
+    "discrete-modern": [
+        {"task": CHEETAH, "head": "discrete", "preset": "modern", "steps": 1_000_000, "seed": 100} | changed
+        for changed in ({"envs": 16}, {"envs": 4}, {"anneal_learning_rate": False}, {"bins": 7})
+    ],
     # What the goals are measured by.
     "modern-humanoid": [
         *grid(task="Humanoid-v5", preset="modern", steps=1_500_000, seed=[0, 1, 2], head=["gaussian", "ordinal"]),

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from detent.configuration import Run
     from detent.directory import RunDirectory
+    from detent.paper.experiments import Experiment
     from detent.training import Record
     from detent.verification import Finding
 
@@ -852,26 +853,13 @@ def _paper_run(argv: list[str]) -> int:
     _sweep_flags(how)
     args = parser.parse_args(argv)
     _import(args.imports)
-    from pathlib import Path
-
     from detent.paper.experiments import find
 
     found = find(args.name)
     code = 0
     for experiment in found:
         if experiment.measure:
-            if args.dry_run:
-                print(f"{experiment.name} is measured without training; {args.out}")
-                continue
-            if len(found) == 1 and (args.steps or args.draws or args.algo or args.preset != ["paper"]):
-                raise BadInput(
-                    f"{experiment.name} trains nothing; of its scale, --task, --head, --bins and --seeds count."
-                )
-            from detent.paper.measuring import measure
-
-            seeds = None if args.seeds is None else _whole("--seeds", args.seeds, 1)
-            for line in measure(experiment, Path(args.out), args.task, args.head, args.bins, seeds):
-                print(line, flush=True)
+            _measure(experiment, args, asked_for=len(found) == 1)
             continue
         runs = experiment.runs(
             tasks=args.task, algos=args.algo, heads=args.head, bins=args.bins, presets=args.preset, steps=args.steps,
@@ -888,6 +876,22 @@ def _paper_run(argv: list[str]) -> int:
         place = [] if args.out == PAPER_RUNS else [args.out]
         print(f"Look at it with: {shlex.join(['detent', 'paper', 'show', args.name, *place])}")
     return code
+
+
+def _measure(experiment: Experiment, args: argparse.Namespace, asked_for: bool) -> None:
+    """Carry out an experiment that trains nothing; flags about training are refused where it alone was asked for."""
+    if args.dry_run:
+        print(f"{experiment.name} is measured without training; {args.out}")
+        return
+    if asked_for and (args.steps or args.draws or args.algo or args.preset != ["paper"]):
+        raise BadInput(f"{experiment.name} trains nothing; of its scale, --task, --head, --bins and --seeds count.")
+    from pathlib import Path
+
+    from detent.paper.measuring import measure
+
+    seeds = None if args.seeds is None else _whole("--seeds", args.seeds, 1)
+    for line in measure(experiment, Path(args.out), args.task, args.head, args.bins, seeds):
+        print(line, flush=True)
 
 
 def _paper_show(argv: list[str]) -> int:
