@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import detent
-from detent.cli import main
+from detent.cli import VERBS, main
 from detent.configuration import Run
 from detent.directory import RunDirectory
 from detent.errors import BadInput, DetentError
@@ -335,6 +335,16 @@ def test_help_is_quick_and_imports_no_jax():
     assert result.returncode == 0, result.stderr
     assert "train" in result.stdout
     assert all(len(line) <= 80 for line in result.stdout.splitlines())
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_help_of_every_verb_fits_a_terminal(verb, capsys):
+    with pytest.raises(SystemExit) as leaving:
+        main([verb, "--help"])
+    assert leaving.value.code == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith(f"usage: detent {verb}")
+    assert all(len(line) <= 80 for line in lines)
 
 
 def test_help_of_train_lists_the_options_of_the_chosen_head(capsys):

@@ -1,0 +1,33 @@
+"""`detent card`: the model card of a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from detent.directory import RunDirectory
+from detent.errors import BadInput
+from detent.policy import load
+from detent.report.card import write_card
+from detent.verbs.flags import Parser, episode_flags, parse, policy_path, whole_number
+
+
+def main(argv: list[str]) -> int:
+    parser = Parser(
+        "card",
+        description="Evaluate a trained policy and write its model card: Markdown with the metadata\n"
+        "of Hugging Face's model-index, and the learning curve beside it.",
+    )
+    parser.add_argument("run", metavar="RUN", help="a run directory")
+    parser.add_argument("--out", metavar="FILE", help="where (default: README.md in RUN)")
+    episode_flags(parser, 20)
+    args = parse(parser, argv)
+    episodes, seed = whole_number("--episodes", args.episodes, 1), whole_number("--seed", args.seed, 0)
+    directory = RunDirectory(args.run)
+    directory.configuration()
+    source = policy_path(args.run, args.best)
+    path = Path(args.out) if args.out else directory.path / "README.md"
+    if path.is_dir():
+        raise BadInput(f"--out {path} is a directory; name a file in it.")
+    for written in write_card(directory, source.name, load(source), path, episodes, seed):
+        print(written)
+    return 0

@@ -1,0 +1,41 @@
+"""`detent eval`: play episodes with a trained policy."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+
+from detent.directory import RunDirectory
+from detent.policy import load
+from detent.progress import rounded
+from detent.runs import evaluate_run
+from detent.verbs.flags import Parser, episode_flags, parse, policy_path, whole_number
+
+
+def main(argv: list[str]) -> int:
+    parser = Parser(
+        "eval", description="Play episodes with a trained policy: most probable actions, then sampled ones."
+    )
+    parser.add_argument("run", metavar="RUN", help="a run directory")
+    episode_flags(parser, 20)
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    args = parse(parser, argv)
+    episodes, seed = whole_number("--episodes", args.episodes, 1), whole_number("--seed", args.seed, 0)
+    directory = RunDirectory(args.run)
+    run = directory.run()
+    policy = load(policy_path(args.run, args.best))
+    results = {
+        "mode": evaluate_run(run, policy, episodes, seed),
+        "stochastic": evaluate_run(run, policy, episodes, seed, np.random.default_rng(seed)),
+    }
+    if args.json:
+        print(json.dumps({"run": str(directory.path), "steps": policy.meta["steps"], **results}, indent=2))
+        return 0
+    for kind, summary in results.items():
+        success = f", success rate {summary['success_rate']:.2f}" if "success_rate" in summary else ""
+        print(
+            f"{kind:<10}  return {rounded(summary['mean_reward'])} ± {rounded(summary['std_reward'])} (sd over "
+            f"{episodes} episodes), length {summary['mean_ep_length']:,.1f}{success}"
+        )
+    return 0

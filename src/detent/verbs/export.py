@@ -1,0 +1,27 @@
+"""`detent export`: a policy as one file that acts without Detent."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from detent.errors import BadInput
+from detent.export import TARGETS, export, file_name
+from detent.policy import load
+from detent.verbs.flags import Parser, best_flag, policy_path
+
+
+def main(argv: list[str]) -> int:
+    parser = Parser("export", description="Write a trained policy as one file that acts without Detent.")
+    parser.add_argument("run", metavar="RUN", help="a run directory or a policy file")
+    parser.add_argument("--to", required=True, metavar="X", help=f"what to write: {', '.join(TARGETS)}")
+    parser.add_argument("--out", metavar="FILE", help="where (default: beside the policy)")
+    best_flag(parser)
+    parser.add_argument("--mean", action="store_true", help="the expected action, not the most probable one")
+    args = parser.parse_args(argv)
+    source = policy_path(args.run, args.best)
+    path = Path(args.out) if args.out else source.with_name(file_name(args.to))
+    if path.is_dir():
+        raise BadInput(f"--out {path} is a directory; name a file in it.")
+    export(load(source), args.to, path, "mean" if args.mean else "mode")
+    print(f"{path}  {path.stat().st_size / 1024:,.0f} KB")
+    return 0

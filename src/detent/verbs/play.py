@@ -1,0 +1,43 @@
+"""`detent play`: a film of a trained policy."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+from detent.configuration import Run
+from detent.errors import BadInput
+from detent.play import Film, make_env, play
+from detent.policy import load
+from detent.progress import rounded
+from detent.verbs.flags import Parser, episode_flags, parse, policy_path, whole_number
+
+
+def main(argv: list[str]) -> int:
+    parser = Parser(
+        "play",
+        description="Watch a trained policy: record play.mp4 and play.gif, or open a window.\n"
+        "Policies trained in EnvPool play in the Gymnasium environment of the same id.",
+    )
+    parser.add_argument("run", metavar="RUN", help="a run directory or a policy file")
+    episode_flags(parser, 1)
+    parser.add_argument("--out", metavar="X", help="FILE.mp4, FILE.gif, or a directory for both (default: RUN)")
+    parser.add_argument("--sample", action="store_true", help="sampled actions, not the most probable ones")
+    parser.add_argument("--window", action="store_true", help="show a window and record nothing")
+    args = parse(parser, argv)
+    if args.window and args.out:
+        raise BadInput("With --window nothing is recorded; leave --out or --window out.")
+    episodes, seed = whole_number("--episodes", args.episodes, 1), whole_number("--seed", args.seed, 0)
+    source = policy_path(args.run, args.best)
+    policy = load(source)
+    run = Run.from_configuration(policy.meta.get("configuration", {}))
+    out = Path(args.out) if args.out else source.parent
+    whole = {} if args.window else {"mp4": out / "play.mp4", "gif": out / "play.gif"}
+    files = {out.suffix[1:]: out} if out.suffix in (".mp4", ".gif") else whole
+    with contextlib.closing(make_env(run, args.window)) as env, contextlib.ExitStack() as stack:
+        film = stack.enter_context(Film(env, files.get("mp4"), files.get("gif"))) if files else None
+        for number, episode in enumerate(play(run, policy, env, episodes, seed, args.sample, film), 1):
+            print(f"episode {number}: return {rounded(episode.total)} in {episode.length:,} steps", flush=True)
+    for path in files.values():
+        print(f"{path}  {path.stat().st_size / 1024:,.0f} KB")
+    return 0

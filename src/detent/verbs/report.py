@@ -1,0 +1,61 @@
+"""`detent report`: runs on one page, in figures, in one file."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+
+from detent import report
+from detent.errors import BadInput
+from detent.paper.experiments import reference as papers_reference
+from detent.report.serving import Server, Watch
+from detent.verbs.flags import Parser, whole_number
+
+
+def main(argv: list[str]) -> int:
+    parser = Parser(
+        "report",
+        usage="detent report DIR... [flags]",
+        description="Show all runs below some directories on one HTML page: learning curves,\n"
+        "comparisons, action distributions, configurations. See docs/report.md.",
+    )
+    parser.add_argument(
+        "dirs", nargs="+", metavar="DIR", help="run directories, directories above them, or files of --compact"
+    )
+    parser.add_argument("--out", metavar="FILE", help="where to write the page (default: report.html)")
+    parser.add_argument("--figures", metavar="DIR", help="draw the learning curves as PNG and PDF into this directory")
+    parser.add_argument("--compact", metavar="FILE", help="write all runs into one small file, or add them to it")
+    parser.add_argument(
+        "--reference", metavar="FILE", help="printed numbers to show beside: paper, or a TOML file (docs/report.md)"
+    )
+    parser.add_argument("--serve", action="store_true", help="serve a page that refreshes itself, to this machine only")
+    parser.add_argument("--port", metavar="N", default="8000", help="port for --serve; 0: any (default: 8000)")
+    args = parser.parse_args(argv)
+    port = whole_number("--port", args.port, 0)
+    if args.serve and (args.out or args.figures or args.compact):
+        raise BadInput("--serve writes no files; leave out --out, --figures and --compact, or --serve.")
+    reference = None
+    if args.reference == "paper":
+        reference = papers_reference()
+    elif args.reference:
+        reference = report.read_reference(args.reference)
+    if args.serve:
+        with Server(Watch(args.dirs, reference), port) as server:
+            signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
+            print(f"Serving {server.address}; Ctrl-C ends it.", flush=True)
+            server.serve_forever()
+    runs = report.load_runs(args.dirs)
+    damaged = [run for run in runs if run.status == "damaged"]
+    if args.compact:
+        held, damaged = report.write_compact(runs, args.compact)
+        print(f"{held:,} run{'s' * (held != 1)}: {os.path.abspath(args.compact)}")
+    if args.out or not (args.figures or args.compact):
+        out = args.out or "report.html"
+        report.write_page(runs, out, reference)
+        print(f"{len(runs):,} run{'s' * (len(runs) != 1)}: {os.path.abspath(out)}")
+    for path in report.draw_figures(runs, args.figures) if args.figures else ():
+        print(path)
+    if damaged:
+        print(f"{len(damaged):,} of them cannot be read, for example: {damaged[0].why}", file=sys.stderr)
+    return 0
