@@ -172,7 +172,11 @@ def test_commands_and_flags_that_are_named_exist():
     parts = [Settings, *(registry.get(name) for registry in (HEADS, ALGORITHMS) for name in registry.names())]
     flags = {flag(field.name) for part in parts for field in options_of(part)}
     known = flags | {f"--no-{name[2:]}" for name in flags} | {"--help"}
-    for source in (*(ROOT / "src/detent/verbs").glob("*.py"), *(ROOT / "benchmarks").glob("*.py")):
+    for source in (
+        ROOT / "src/detent/cli.py",
+        *(ROOT / "src/detent/verbs").glob("*.py"),
+        *(ROOT / "benchmarks").glob("*.py"),
+    ):
         known |= set(re.findall(r'"(--[a-z-]+)"', source.read_text(encoding="utf-8")))
     for page in PAGES:
         for span in spans(page):

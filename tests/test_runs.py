@@ -337,10 +337,10 @@ def test_help_is_quick_and_imports_no_jax():
     assert all(len(line) <= 80 for line in result.stdout.splitlines())
 
 
-@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("verb", [*VERBS, "paper run", "paper show"])
 def test_help_of_every_verb_fits_a_terminal(verb, capsys):
     with pytest.raises(SystemExit) as leaving:
-        main([verb, "--help"])
+        main([*verb.split(), "--help"])
     assert leaving.value.code == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith(f"usage: detent {verb}")

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from detent.directory import RunDirectory
-from detent.errors import BadInput
 from detent.policy import load
 from detent.report.card import write_card
-from detent.verbs.flags import Parser, episode_flags, parse, policy_path, whole_number
+from detent.verbs.flags import Parser, episode_flags, episodes_and_seed, file_path, parse, policy_path
 
 
 def main(argv: list[str]) -> int:
@@ -21,13 +18,11 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--out", metavar="FILE", help="where (default: README.md in RUN)")
     episode_flags(parser, 20)
     args = parse(parser, argv)
-    episodes, seed = whole_number("--episodes", args.episodes, 1), whole_number("--seed", args.seed, 0)
+    episodes, seed = episodes_and_seed(args)
     directory = RunDirectory(args.run)
     directory.configuration()
     source = policy_path(args.run, args.best)
-    path = Path(args.out) if args.out else directory.path / "README.md"
-    if path.is_dir():
-        raise BadInput(f"--out {path} is a directory; name a file in it.")
+    path = file_path(args.out, directory.path / "README.md")
     for written in write_card(directory, source.name, load(source), path, episodes, seed):
         print(written)
     return 0

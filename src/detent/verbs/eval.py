@@ -10,7 +10,7 @@ from detent.directory import RunDirectory
 from detent.policy import load
 from detent.progress import rounded
 from detent.runs import evaluate_run
-from detent.verbs.flags import Parser, episode_flags, parse, policy_path, whole_number
+from detent.verbs.flags import Parser, episode_flags, episodes_and_seed, parse, policy_path
 
 
 def main(argv: list[str]) -> int:
@@ -21,7 +21,7 @@ def main(argv: list[str]) -> int:
     episode_flags(parser, 20)
     parser.add_argument("--json", action="store_true", help="print JSON")
     args = parse(parser, argv)
-    episodes, seed = whole_number("--episodes", args.episodes, 1), whole_number("--seed", args.seed, 0)
+    episodes, seed = episodes_and_seed(args)
     directory = RunDirectory(args.run)
     run = directory.run()
     policy = load(policy_path(args.run, args.best))

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-from detent.errors import BadInput
 from detent.export import TARGETS, export, file_name
 from detent.policy import load
-from detent.verbs.flags import Parser, best_flag, policy_path
+from detent.verbs.flags import Parser, best_flag, file_path, policy_path
 
 
 def main(argv: list[str]) -> int:
@@ -19,9 +16,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--mean", action="store_true", help="the expected action, not the most probable one")
     args = parser.parse_args(argv)
     source = policy_path(args.run, args.best)
-    path = Path(args.out) if args.out else source.with_name(file_name(args.to))
-    if path.is_dir():
-        raise BadInput(f"--out {path} is a directory; name a file in it.")
+    path = file_path(args.out, source.with_name(file_name(args.to)))
     export(load(source), args.to, path, "mean" if args.mean else "mode")
     print(f"{path}  {path.stat().st_size / 1024:,.0f} KB")
     return 0

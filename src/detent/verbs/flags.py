@@ -76,6 +76,19 @@ def episode_flags(parser: Parser, episodes: int) -> None:
     best_flag(parser)
 
 
+def episodes_and_seed(args: argparse.Namespace) -> tuple[int, int]:
+    """What `episode_flags` were given."""
+    return whole_number("--episodes", args.episodes, 1), whole_number("--seed", args.seed, 0)
+
+
+def file_path(out: str | None, default: Path) -> Path:
+    """The file that --out names."""
+    path = Path(out) if out else default
+    if path.is_dir():
+        raise BadInput(f"--out {path} is a directory; name a file in it.")
+    return path
+
+
 def policy_path(run: str, best: bool) -> Path:
     """The policy file that RUN means: a run directory's last or best one, or RUN itself."""
     path = Path(run)

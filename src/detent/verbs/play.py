@@ -10,7 +10,7 @@ from detent.errors import BadInput
 from detent.play import Film, make_env, play
 from detent.policy import load
 from detent.progress import rounded
-from detent.verbs.flags import Parser, episode_flags, parse, policy_path, whole_number
+from detent.verbs.flags import Parser, episode_flags, episodes_and_seed, parse, policy_path
 
 
 def main(argv: list[str]) -> int:
@@ -27,7 +27,7 @@ def main(argv: list[str]) -> int:
     args = parse(parser, argv)
     if args.window and args.out:
         raise BadInput("With --window nothing is recorded; leave --out or --window out.")
-    episodes, seed = whole_number("--episodes", args.episodes, 1), whole_number("--seed", args.seed, 0)
+    episodes, seed = episodes_and_seed(args)
     source = policy_path(args.run, args.best)
     policy = load(source)
     run = Run.from_configuration(policy.meta.get("configuration", {}))
