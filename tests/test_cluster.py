@@ -102,6 +102,27 @@ def test_an_address_where_nobody_listens(tmp_path):
         list(sweep([Run("probe/action", steps=128, **QUICK)], tmp_path, ray=address))
 
 
+def test_the_board_keeps_the_latest_of_what_is_under_way():
+    board = cluster.Board()
+    board.keep("a", {"run.json": b"as the driver had it"})
+    assert board.kept("a") == {"run.json": b"as the driver had it"} and board.kept("b") == {}
+    board.tell({"name": "a", "steps": 1}, {"run.json": b"new"})
+    board.tell({"name": "a", "steps": 2}, None)
+    board.tell({"name": "b", "steps": 3}, None)
+    assert board.news(["a", "b"]) == [
+        ({"name": "a", "steps": 2}, {"run.json": b"new"}),
+        ({"name": "b", "steps": 3}, None),
+    ]
+    assert board.news(["a", "b"]) == []
+    board.tell({"name": "a", "steps": 4}, None)
+    assert board.news(["a"]) == [({"name": "a", "steps": 4}, None)], "what has not changed is not sent again"
+    assert board.kept("a") == {"run.json": b"new"}, "for whoever takes the run up"
+    board.tell({"name": "a", "steps": 5}, {"run.json": b"late"})
+    assert board.news([]) == [] and board.kept("a") == {}, "it has ended"
+    board.stop("enough")
+    assert board.tell({"name": "a", "steps": 6}, None) == "enough"
+
+
 # --- on clusters of this machine ---
 
 
@@ -169,20 +190,22 @@ def unshared(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_without_shared_storage_results_come_back(nodes, unshared, tmp_path, undisturbed):
-    """A node is lost here too: what was on it begins again."""
+    """A node is lost here too: its run goes on from the last checkpoint that has reached the driver."""
     run, name, policy = undisturbed
     out, here = unshared
     (doomed,) = nodes.worker_nodes
     removed = False
-    for event in sweep([run], out, ray=nodes.address):
-        if not removed and event.steps > 500:
+    for event in sweep([run], out, ray=nodes.address, checkpoint_seconds=0.01):
+        if not removed and event.steps > 500 and RunDirectory(here / name).links():
             assert not event.ended
+            assert RunDirectory(here / name).records(), "a report can follow it"
             nodes.remove_node(doomed, allow_graceful=False)
             removed = True
             nodes.add_node(num_cpus=1)
     assert removed
     assert_undisturbed(here, name, policy)
     assert not list((tmp_path / "elsewhere").iterdir())
+    assert any(link["from"] for link in RunDirectory(here / name).links()), "it went on, and did not start again"
 
 
 @pytest.mark.slow

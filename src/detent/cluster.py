@@ -1,8 +1,8 @@
 """A sweep on a Ray cluster (Ray Core): one task per run, one processor per task. Imported only with `--ray`.
 
 A task looks for a token that the driver has written into the sweep's directory. If it is there, driver and task share
-storage, and the run is carried out in its place. If not, it is carried out in a temporary directory: what the driver
-has of the run travels with the task, and the run directory travels back with its result.
+storage, and the run is carried out in its place. If not, it is carried out in a temporary directory: the task fetches
+what there is of the run, and sends the run directory back at every checkpoint and with its result.
 """
 
 from __future__ import annotations
@@ -59,15 +59,17 @@ def on_ray(
             # Some more than there are processors, so that none waits for the driver.
             while waiting and len(pending) < 2 + 1.5 * ray.cluster_resources().get("CPU", 0):
                 job = waiting.popleft()
-                sent = _sent(ray, out / job.name)
-                pending[task.remote(job.as_dict(), str(out), token.name, sent, board)] = job
+                if files := packed(out / job.name):
+                    ray.get(board.keep.remote(job.name, files))
+                pending[task.remote(job.as_dict(), str(out), token.name, board)] = job
             done, _ = ray.wait(list(pending), timeout=0.5)
-            under_way = {job.name for job in pending.values()}
-            for event in (Event(**told) for told in ray.get(board.news.remote())):
-                if event.name in under_way:
-                    started.add(event.name)
-                    latest[event.name] = event
-                    yield event
+            for told, files in ray.get(board.news.remote([job.name for job in pending.values()])):
+                event = Event(**told)
+                started.add(event.name)
+                latest[event.name] = event
+                if files is not None:
+                    unpack(files, out / event.name)
+                yield event
             for reference in done:
                 job = pending.pop(reference)
                 yield _ended(ray, reference, out, latest[job.name], why, retries)
@@ -143,20 +145,38 @@ def _written(token: Path) -> Iterator[None]:
 
 
 class Board:
-    """Where tasks tell how they are doing, and hear whether to stop. It lives beside the driver."""
+    """Where tasks tell how they are doing, leave run directories and hear whether to stop; it is beside the driver."""
 
     def __init__(self) -> None:
         self._news: dict[str, dict[str, Any]] = {}
+        self._kept: dict[str, Files] = {}
+        self._fresh: set[str] = set()
         self._why: str | None = None
 
-    def tell(self, event: dict[str, Any]) -> str | None:
-        self._news[event["name"]] = event
+    def keep(self, name: str, files: Files) -> None:
+        """A run directory, for whoever takes the run up."""
+        self._kept[name] = files
+
+    def kept(self, name: str) -> Files:
+        """The latest that there is of a run."""
+        return self._kept.get(name, {})
+
+    def tell(self, event: dict[str, Any], files: Files | None) -> str | None:
+        """News of a run, with its directory if that is new and the driver cannot see it; a reason to stop, or None."""
+        name = event["name"]
+        self._news[name] = event
+        if files is not None:
+            self.keep(name, files)
+            self._fresh.add(name)
         return self._why
 
-    def news(self) -> list[dict[str, Any]]:
-        """The latest event of each run that has told something since this was last asked."""
-        news, self._news = self._news, {}
-        return list(news.values())
+    def news(self, under_way: list[str]) -> list[tuple[dict[str, Any], Files | None]]:
+        """The latest event of each of these runs that has told something since this was last asked, and its directory
+        if that is new. Of other runs nothing is kept any more."""
+        told = [(self._news[n], self._kept[n] if n in self._fresh else None) for n in under_way if n in self._news]
+        self._kept = {name: files for name, files in self._kept.items() if name in under_way}
+        self._news, self._fresh = {}, set()
+        return told
 
     def stop(self, why: str) -> None:
         self._why = why
@@ -172,20 +192,18 @@ def _board(ray: Any) -> Any:
 # --- in a task ---
 
 
-def _run_job(
-    asked: dict[str, Any], out: str, token: str, sent: list[Any], board: Any
-) -> tuple[dict[str, Any], Files | None]:
+def _run_job(asked: dict[str, Any], out: str, token: str, board: Any) -> tuple[dict[str, Any], Files | None]:
     """The last event, and the run directory if the driver cannot see it."""
     os.environ["NPROC"] = "1"  # one thread for XLA, before it starts
     job = Job(**asked)
-    listener = _Listener(board)
     if (Path(out) / token).exists():
+        listener = _Listener(board)
         return asdict(carry_out(job, Path(out) / job.name, listener.tell, listener.why)), None
     place = Path(tempfile.mkdtemp(prefix="detent-"))
     try:
         directory = place / job.name
-        for reference in sent:
-            unpack(needed("ray", "ray").get(reference), directory)
+        unpack(needed("ray", "ray").get(board.kept.remote(job.name)), directory)
+        listener = _Listener(board, RunDirectory(directory))
         event = carry_out(job, directory, listener.tell, listener.why)
         return asdict(event), packed(directory)
     finally:
@@ -193,14 +211,28 @@ def _run_job(
 
 
 class _Listener:
-    """Tells the board, and takes its answer when it is there: a run waits for nobody."""
+    """Tells the board, and takes its answer when it is there: a run waits for nobody.
 
-    def __init__(self, board: Any) -> None:
+    With the directory of a run that the driver cannot see, it sends that along whenever there is a new checkpoint.
+    """
+
+    def __init__(self, board: Any, directory: RunDirectory | None = None) -> None:
         self._board, self._answer, self._why = board, None, None
+        self._directory = directory
+        self._sent = self._newest()
 
     def tell(self, event: Event) -> None:
         self.why()
-        self._answer = self._board.tell.remote(asdict(event))
+        self._answer = self._board.tell.remote(asdict(event), self._unsent())
+
+    def _unsent(self) -> Files | None:
+        before, self._sent = self._sent, self._newest()
+        return packed(self._directory.path) if self._directory and self._sent != before else None
+
+    def _newest(self) -> str | None:
+        """The end of the run's hash chain."""
+        links = self._directory.links() if self._directory and self._directory.exists else []
+        return links[-1]["chain"] if links else None
 
     def why(self) -> str | None:
         ray = needed("ray", "ray")
@@ -214,12 +246,6 @@ class _Listener:
 
 
 # --- run directories that travel ---
-
-
-def _sent(ray: Any, directory: Path) -> list[Any]:
-    """What there is of a run, put where its task can fetch it if it needs it."""
-    files = packed(directory)
-    return [ray.put(files)] if files else []  # in a list, so that it is not fetched before
 
 
 def packed(directory: Path) -> Files:
