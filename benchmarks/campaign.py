@@ -91,12 +91,12 @@ def page(runs: Sequence[report.RunSummary]) -> Iterator[str]:
     known = {run.name: run for run in runs}
     plan = planned()
     ended = Counter(known[name].status for name in plan if name in known)
-    machine = next(iter(runs)).machine
+    processors = Counter(run.machine.get("processor", "unknown") for run in runs)
     yield "# Results"
     yield (
         "The paper's experiments, run here: written by `python benchmarks/campaign.py write` from the records in "
         "`results/`. Every number can be checked: `detent report results/campaign.jsonl` shows each run with its "
-        "options, and the same options give the same bits again ([compact files](report.md))."
+        "options, versions and processor, with which it gives the same bits again ([compact files](report.md))."
     )
     yield (
         "```sh\npython benchmarks/campaign.py run        # all but Table 3 and Figure 5a; repeat at any time\n"
@@ -108,7 +108,7 @@ def page(runs: Sequence[report.RunSummary]) -> Iterator[str]:
     yield (
         f"**How far it is:** {told} of {len(plan)} runs"
         + (f"; {missing} have not been run yet, and where they are missing nothing is claimed." if missing else ".")
-        + f" Processor: {machine.get('processor', 'unknown')}."
+        + f" Processors: {', '.join(f'{name} ({count})' for name, count in processors.most_common())}."
     )
     yield (
         "**Scale.** Unless a table says otherwise, runs have a tenth of the paper's steps (1 million) and three seeds "
@@ -291,32 +291,47 @@ def signed(value: float) -> str:
     return f"{value:+,.0f}" if abs(value) >= 100 else f"{value:+.3g}"
 
 
+PRESETS = ("`paper`", "`modern`")
+BETTER = "the better of both"
+SETTINGS = (*PRESETS, BETTER)
+
+
 def equal_care(scales: Mapping[Scale, Cells]) -> Iterator[str]:
     """How much of the discretised policies' gain over the Gaussian is left when the Gaussian is set up as well."""
     yield "### What is left of the gain when the Gaussian gets equal care"
     yield (
-        "Return relative to the Gaussian's with the same algorithm and preset, and the Gaussian's own gain from "
-        "`paper` to `modern`."
+        "Returns, and how they stand to the Gaussian's: with the settings of the authors' code, with ours, and with "
+        f"whichever of the two has the higher mean for each head ({BETTER})."
     )
-    means: dict[tuple[str, str], dict[tuple[str, str], float]] = defaultdict(dict)
+    heads = ("gaussian", "discrete", "ordinal")
+    by_task: dict[tuple[str, str], dict[str, dict[str, Choice]]] = defaultdict(lambda: defaultdict(dict))
     for scale, found in scales.items():
         for (task, head), choice in found.items():
             if choice.scores.size:
-                means[scale.algo, task][scale.preset, head] = choice.mean_and_sd[0]
-    columns = [f"{head}, {preset}" for head in ("Gaussian", "discrete", "ordinal") for preset in ("paper", "modern")]
-    lines = [f"| | {' | '.join(columns)} |", "|---" * 7 + "|"]
-    for (algo, task), known in sorted(means.items()):
-        if {preset for preset, _ in known} == {"modern", "paper"}:
-            gaussian = {preset: known.get((preset, "gaussian")) for preset in ("paper", "modern")}
-            row = [f"{gaussian[p]:,.0f}" if gaussian[p] is not None else "" for p in gaussian]
-            for head in ("discrete", "ordinal"):
-                for preset, base in gaussian.items():
-                    own = known.get((preset, head))
-                    row.append(
-                        f"{own:,.0f} ({own / base:.2f}x)" if own is not None and base is not None and base > 0 else ""
-                    )
-            lines.append(f"| {algo.upper()}, {task} | {' | '.join(row)} |")
+                by_task[scale.algo, task][f"`{scale.preset}`"][head] = choice
+    lines = [f"| | settings | {' | '.join(heads)} |", "|---" * 5 + "|"]
+    verdicts: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
+    for (algo, task), known in sorted(by_task.items()):
+        if not all(head in known[preset] for preset in PRESETS for head in heads):
+            continue
+        where = f"{algo.upper()}, {task}"
+        known[BETTER] = {h: max((known[p][h] for p in PRESETS), key=lambda c: c.mean_and_sd[0]) for h in heads}
+        for settings in SETTINGS:
+            base = known[settings]["gaussian"]
+            row = [f"{base.mean_and_sd[0]:,.0f}"]
+            for head in heads[1:]:
+                own = known[settings][head]
+                verdict = statistics.difference([own.scores], [base.scores]).verdict
+                verdicts[head, settings][verdict] += 1
+                mean, other = own.mean_and_sd[0], base.mean_and_sd[0]
+                row.append(f"{mean:,.0f} ({f'{mean / other:.2f}x, ' if other > 0 else ''}{verdict})")
+            lines.append(f"| {where} | {settings} | {' | '.join(row)} |")
+            where = ""
     yield "\n".join(lines)
+    for head in heads[1:]:
+        told = (", ".join(f"{word} on {n}" for word, n in verdicts[head, kind].most_common()) for kind in SETTINGS)
+        counts = "; ".join(f"with {kind} {words or 'not known'}" for kind, words in zip(SETTINGS, told, strict=True))
+        yield f"**By number of tasks, {head} against the Gaussian:** {counts}."
 
 
 def other_claims(runs: Sequence[report.RunSummary]) -> Iterator[str]:

@@ -76,8 +76,15 @@ def test_the_page_says_what_the_records_say(records, tmp_path, monkeypatch):
     assert "| PPO, modern: Ant-v5, HalfCheetah-v5 | gaussian |" in across
     assert across.count("| discrete |") == 2 and across.count("| higher (") == 2
     care = page.partition("### What is left of the gain")[2].partition("##")[0]
-    (row,) = (line for line in care.splitlines() if line.startswith("| PPO, HalfCheetah-v5 |"))
-    assert all(" (1." in cell for cell in row.split("|")[4:6]), "K = 7 and 15 are Figure 5b's, not Table 2's"
+    rows = [line.split("|") for line in care.splitlines() if line.startswith("|")]
+    first = next(number for number, row in enumerate(rows) if "PPO, HalfCheetah-v5" in row[1])
+    for settings, row in zip(campaign.SETTINGS, rows[first : first + 3], strict=True):
+        assert row[2].strip() == settings
+        assert " (1." in row[4] and "x, higher)" in row[4], "K = 7 and 15 are Figure 5b's, not Table 2's"
+        assert "undecided" in row[5]
+    assert (
+        "discrete against the Gaussian:** with `paper` higher on 2; with `modern` higher on 2; with the better" in care
+    )
     detail = page.partition("### Task by task")[2].partition("##")[0]
     assert detail.count("| PPO, modern |") == len(campaign.CLAIMS) and "higher: +" in detail
     assert "highest mean at K = 15" in page or "highest mean at K = 7" in page
