@@ -417,7 +417,7 @@
   }
   /** An interval as a line with a dot. */
   function forest([x, low, high], least, most, v) {
-    const width = 130, at = y => 5 + (most > least ? (y - least) / (most - least) : .5) * (width - 10);
+    const width = 100, at = y => 5 + (most > least ? (y - least) / (most - least) : .5) * (width - 10);
     const svg = shape("svg", { width, height: 14, "aria-hidden": "true" });
     svg.append(shape("line", { x1: 0, x2: width, y1: 7, y2: 7, stroke: "var(--rule)" }));
     if (low != null) svg.append(shape("line", { x1: at(low), x2: at(high), y1: 7, y2: 7, stroke: ink(v), "stroke-width": 3 }));
@@ -451,8 +451,8 @@
   function against(versus, isBaseline) {
     return [
       h("td", { class: "n" }, isBaseline ? "" : versus ? within(versus.difference) : "–"),
-      h("td", { class: "n" }, isBaseline ? "" : versus ? percent(versus.improvement) : "–"),
       h("td", {}, verdict(versus, isBaseline)),
+      h("td", { class: "n" }, isBaseline ? "" : versus ? percent(versus.improvement) : "–"),
     ];
   }
   function drawComparison() {
@@ -480,12 +480,12 @@
       }
     }
     const head = h("tr", {}, h("th", {}, "Policy"), h("th", {}, "Runs"), h("th", { class: "n" }, "Mean ± sd"),
-      printed ? h("th", { class: "n" }, "Printed in the paper") : null,
-      h("th", { class: "n" }, "IQM [95%]"), h("th", {}, ""), h("th", { class: "n" }, `Minus ${state.baseline} [95%]`),
-      h("th", { class: "n" }, "P(better), % [95%]"), h("th", {}, "Verdict"));
+      printed ? h("th", { class: "n" }, "Printed") : null,
+      h("th", { class: "n" }, "IQM"), h("th", {}, ""), h("th", { class: "n" }, `Minus ${state.baseline}`),
+      h("th", {}, "Verdict"), h("th", { class: "n" }, "P(better), %"));
     const parts = [
       h("p", { class: "note" }, "A run's final return is the mean of its last 10 iterations, each the mean of the last 100 training episodes. Mean and sd are over seeds, "
-        + "as in the paper. IQM: the mean of the middle half of the runs. P(better): how likely a run beats one of the baseline with the same settings. "
+        + "as in the paper. IQM: the mean of the middle half of the runs. P(better): how likely a run beats one of the baseline with the same settings. In brackets: 95% intervals. "
         + "“Higher” or “lower” only where the interval of the difference excludes 0. Diverged runs count with what they had reached; runs that have not ended are "
         + "named but not counted."),
       shown.length ? h("div", { class: "scroll" }, h("table", { id: "comparison-table" }, h("thead", {}, head), h("tbody", {}, body))) : h("p", { class: "empty" }, "Nothing to compare."),
@@ -497,7 +497,7 @@
       parts.push(
         h("h3", {}, `Across ${rows[0].tasks.length} tasks (${key})`),
         h("p", { class: "note" }, `${rows[0].tasks.join(", ")}. Scores are put on a scale where the worst run on a task is 0 and the best is 1. The profile shows which share of runs exceeds each score, with 95% bands.`),
-        h("div", { class: "scroll" }, h("table", {}, h("thead", {}, h("tr", {}, ["Policy", "Runs", "IQM [95%]", "", `Minus ${state.baseline} [95%]`, "P(better), % [95%]", "Verdict"].map((t, i) => h("th", { class: [2, 4, 5].includes(i) ? "n" : null }, t)))),
+        h("div", { class: "scroll" }, h("table", {}, h("thead", {}, h("tr", {}, ["Policy", "Runs", "IQM", "", `Minus ${state.baseline}`, "Verdict", "P(better), %"].map((t, i) => h("th", { class: [2, 4, 6].includes(i) ? "n" : null }, t)))),
           h("tbody", {}, rows.map(row => {
             const v = D.variants[row.variant];
             return h("tr", {}, h("td", {}, swatch(v), v.label), h("td", {}, String(row.runs)), h("td", { class: "n" }, within(row.iqm)), h("td", {}, forest(row.iqm, 0, 1, v)), ...against(row.versus[state.baseline], v.head === state.baseline));
