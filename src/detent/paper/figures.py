@@ -16,7 +16,7 @@ from detent.paper.selection import Placed, Scale, by_scale, cells
 from detent.paper.tables import finals, in_order
 from detent.policy import load
 from detent.report.actions import Bins, Normals, action_distributions
-from detent.report.figures import draw_panels, panelled, save
+from detent.report.figures import count_steps, draw_panels, panelled, save
 from detent.report.summaries import RunSummary
 from detent.report.variants import COLOURS, HEAD_COLOURS
 from detent.tasks.probes import RULES
@@ -68,6 +68,7 @@ def _bandit(experiment: Experiment, scale: Scale, members: Sequence[Placed], pat
         nothing = jnp.zeros(grid.size)
         heights = np.asarray(reward(nothing, jnp.asarray(grid), nothing))
         (handles["reward"],) = densities.plot(grid, heights, color="black", linewidth=1)
+        densities.set_xticks([-1.0, -0.5, 0.0, 0.5, 1.0])
         densities.set_xlabel("action", fontsize=8)
         densities.set_ylabel("reward; density, largest = 1", fontsize=8)
         curves.set_xlabel("steps", fontsize=8)
@@ -79,6 +80,7 @@ def _bandit(experiment: Experiment, scale: Scale, members: Sequence[Placed], pat
                 density = _density(member.run, grid)
                 if density is not None:
                     densities.plot(*density, color=_colour(head), alpha=0.7, linewidth=1)
+        count_steps(curves)
     save(figure, path, _title(experiment, scale), handles)
 
 

@@ -51,8 +51,7 @@ def draw_panels(runs: Sequence[RunSummary], path: Path, title: str) -> None:
             colour, dashes = variants.styles[variant]
             line = _draw_band(axes, [run for run in group if run.curve.steps.size], colour, dashes)
             handles.setdefault(variants.labels[variant], line)
-        axes.set_xlim(left=0)
-        axes.xaxis.set_major_formatter(lambda x, _: _short(x))
+        count_steps(axes)
     save(figure, path, title, {label: line for label, line in handles.items() if line is not None})
 
 
@@ -75,6 +74,12 @@ def panelled(titles: Sequence[str], across: str, up: str, columns: int = 3) -> t
     for axes in panels[len(titles) :]:
         axes.set_visible(False)
     return figure, panels[: len(titles)]
+
+
+def count_steps(axes: Any) -> None:
+    """Let a panel's horizontal axis begin at step 0 and say 200k and 1M."""
+    axes.set_xlim(left=0)
+    axes.xaxis.set_major_formatter(lambda x, _: _short(x))
 
 
 def save(figure: Any, path: Path, title: str, handles: Mapping[str, Any]) -> None:
