@@ -23,7 +23,7 @@ from detent.report.compact import POINTS, once, read_compact
 from detent.report.page import page_data
 from detent.report.serving import Server, Watch
 from detent.runs import Execution, execute
-from written import write_run
+from written import write_grid, write_run
 
 NAMES = ("name", "task", "algo", "head", "preset", "options", "status", "why", "versions", "machine", "seed", "counted")
 
@@ -32,12 +32,7 @@ NAMES = ("name", "task", "algo", "head", "preset", "options", "status", "why", "
 def runs_dir(tmp_path_factory):
     """Two tasks, three heads, three seeds; runs that diverged, go on, never ended an episode, or cannot be read."""
     top = tmp_path_factory.mktemp("runs")
-    rng = np.random.default_rng(0)
-    for task, scale in (("Hopper-v5", 100.0), ("Ant-v5", 1000.0)):
-        for level, head in enumerate(("gaussian", "discrete", "ordinal"), 1):
-            for seed in range(3):
-                returns = scale * level * (1 - np.exp(-np.arange(300) / 75)) + rng.normal(0, scale / 50, 300)
-                write_run(top / task / f"{head}-{seed}", [None, *returns.tolist()], task, head, seed=seed)
+    write_grid(top, 300)
     hopper = top / "Hopper-v5"
     many = [math.sqrt(i) for i in range(200)]
     write_run(hopper / "ordinal-3", [*many, None, None], seed=3, status="diverged", why="The loss is NaN.", steps=30100)

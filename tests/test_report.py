@@ -33,7 +33,7 @@ from detent.report.page import POINTS, downsampled, page_data
 from detent.report.summaries import Curve, read_curve
 from detent.report.variants import find_variants
 from detent.runs import Execution, execute
-from written import write_run
+from written import write_grid, write_run
 
 QUICK = {"batch_size": 128, "minibatch_size": 32, "epochs": 1, "envs": 8, "steps": 256}
 
@@ -42,12 +42,7 @@ QUICK = {"batch_size": 128, "minibatch_size": 32, "epochs": 1, "envs": 8, "steps
 def runs_dir(tmp_path_factory):
     """Two tasks, three heads, three seeds; one run that diverged, one that goes on, one that cannot be read."""
     top = tmp_path_factory.mktemp("runs")
-    rng = np.random.default_rng(0)
-    for task, scale in (("Hopper-v5", 100.0), ("Ant-v5", 1000.0)):
-        for level, head in enumerate(("gaussian", "discrete", "ordinal"), 1):
-            for seed in range(3):
-                returns = scale * level * (1 - np.exp(-np.arange(60) / 15)) + rng.normal(0, scale / 50, 60)
-                write_run(top / task / f"{head}-{seed}", [None, *returns.tolist()], task, head, seed=seed)
+    write_grid(top, 60)
     write_run(
         top / "Hopper-v5" / "ordinal-3", [1.0, 2.0, None], seed=3, status="diverged", why="The loss is NaN.", steps=6100
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from detent.configuration import Run
 from detent.directory import RunDirectory
 from detent.training import Record
@@ -25,3 +27,14 @@ def write_run(path, returns, task="Hopper-v5", head="ordinal", status="finished"
         directory.append(Record(metrics, lambda: None, lambda: None))
     directory.write_status(status, why)
     return directory.path
+
+
+def write_grid(top, iterations):
+    """Two tasks, three heads one above the other, three seeds: noisy learning curves, without a return at first."""
+    rng = np.random.default_rng(0)
+    for task, scale in (("Hopper-v5", 100.0), ("Ant-v5", 1000.0)):
+        for level, head in enumerate(("gaussian", "discrete", "ordinal"), 1):
+            for seed in range(3):
+                rise = 1 - np.exp(-np.arange(iterations) / (iterations / 4))
+                returns = scale * level * rise + rng.normal(0, scale / 50, iterations)
+                write_run(top / task / f"{head}-{seed}", [None, *returns.tolist()], task, head, seed=seed)
