@@ -28,6 +28,7 @@ from detent.paper.tables import OPTIMUM, interval, tables_of
 from detent.paper.variance import draw as draw_variance
 from detent.progress import follow_sweep
 from detent.report.comparisons import AcrossTasks
+from detent.report.variants import Variant
 from detent.scheduling import sweep
 from detent.sweeps import run_name
 
@@ -225,7 +226,9 @@ def claims(runs: Sequence[report.RunSummary]) -> Iterator[str]:
         }
         for claim in CLAIMS
     }
+    across = report.comparison([member.run for name in RETURNS for member in members(name, runs)]).across
     yield "## What holds here"
+    yield from in_short(across)
     yield "Of the paper's claims about heads, on how many tasks each:"
     lines = [f"| | {' | '.join(map(label, scales))} |", "|---" * (len(scales) + 1) + "|"]
     for claim, by_task in gaps.items():
@@ -233,7 +236,7 @@ def claims(runs: Sequence[report.RunSummary]) -> Iterator[str]:
         told = (", ".join(f"{word} on {n[word]}" for word in JUDGEMENTS if n[word]) for n in counts)
         lines.append(f"| {claim.says} | {' | '.join(told)} |")
     yield "\n".join(lines)
-    yield from across_tasks(runs)
+    yield from across_tasks(across)
     yield from equal_care(scales)
     yield "### The paper's other claims"
     yield "\n".join(f"- {line}" for line in other_claims(runs))
@@ -252,33 +255,42 @@ def claims(runs: Sequence[report.RunSummary]) -> Iterator[str]:
         yield "\n".join(lines)
 
 
-def label(scale: Scale) -> str:
+def label(scale: Scale | Variant) -> str:
     return f"{scale.algo.upper()}, {scale.preset}"
 
 
-def across_tasks(runs: Sequence[report.RunSummary]) -> Iterator[str]:
+def in_short(rows: Sequence[AcrossTasks]) -> Iterator[str]:
+    told: dict[str, list[str]] = defaultdict(list)
+    for row in rows:
+        if row.variant.head in ("discrete", "ordinal") and "gaussian" in row.versus:
+            told[label(row.variant)].append(f"{row.variant.head} {row.versus['gaussian'].difference.verdict}")
+    if told:
+        verdicts = "; ".join(f"{where}: {', '.join(heads)}" for where, heads in told.items())
+        yield f"**In short, against the Gaussian and across tasks.** {verdicts}."
+
+
+def across_tasks(rows: Sequence[AcrossTasks]) -> Iterator[str]:
     """Today's statistics, over the tasks that all heads have runs of."""
     lines = ["| | head | IQM | better than the Gaussian | difference to the Gaussian |", "|---" * 5 + "|"]
-    found = [m.run for name in RETURNS for m in members(name, runs)]
     heads = list(dict.fromkeys(run.names[1] for run in planned("table2").values()))
 
     def place(row: AcrossTasks) -> tuple[str, str, int]:
         return row.variant.algo, row.variant.preset, heads.index(row.variant.head)
 
     before = ""
-    for row in sorted(report.comparison(found).across, key=place):
+    for row in sorted(rows, key=place):
         against = row.versus.get("gaussian")
         better = f"{against.improvement.value:.2f} ({_between(against.improvement)})" if against else ""
         gap = f"{against.difference.verdict} ({_between(against.difference)})" if against else ""
-        group = f"{row.variant.algo.upper()}, {row.variant.preset}: {', '.join(row.tasks)}"
+        group = f"{label(row.variant)}: {', '.join(row.tasks)}"
         where, before = "" if group == before else group, group
         lines.append(f"| {where} | {row.variant.head} | {row.iqm.value:.2f} ({_between(row.iqm)}) | {better} | {gap} |")
     if len(lines) > 2:
         yield "### Across tasks"
         yield (
             "Scores with 0 for the worst and 1 for the best run of a task: interquartile mean, probability that a run "
-            "is better than one of the Gaussian, and difference of means, each with its 95% stratified bootstrap "
-            "interval, over the tasks that have runs of every head."
+            "is better than one of the Gaussian, and difference of means, each with its 95% interval (the stratified "
+            "bootstrap's; of the difference the wider, as above), over the tasks that have runs of every head."
         )
         yield "\n".join(lines)
 

@@ -68,6 +68,7 @@ def test_the_page_says_what_the_records_say(records, tmp_path, monkeypatch):
     page = "\n\n".join(campaign.page(report.load_runs([records])))
     assert f"of {len(campaign.planned())} runs" in page and "5 diverged" in page and "have not been run yet" in page
     held = page.partition("## What holds here")[2].partition("###")[0]
+    assert "PPO, modern: discrete higher, ordinal undecided; PPO, paper: discrete higher, ordinal undecided" in held
     assert "| Discretising beats the Gaussian | holds on 2 | holds on 2 | holds on 1 |" in held
     assert "| The ordinal policy beats the discrete one | does not hold on 2 | does not hold on 2 |" in held
     assert "| The ordinal policy beats the Gaussian | undecided on 2 | undecided on 2 | undecided on 1 |" in held
