@@ -219,20 +219,18 @@ class _Listener:
     def __init__(self, board: Any, directory: RunDirectory | None = None) -> None:
         self._board, self._answer, self._why = board, None, None
         self._directory = directory
-        self._sent = self._newest()
+        self._sent: str | None = None
 
     def tell(self, event: Event) -> None:
         self.why()
         self._answer = self._board.tell.remote(asdict(event), self._unsent())
 
     def _unsent(self) -> Files | None:
-        before, self._sent = self._sent, self._newest()
-        return packed(self._directory.path) if self._directory and self._sent != before else None
-
-    def _newest(self) -> str | None:
-        """The end of the run's hash chain."""
         links = self._directory.links() if self._directory and self._directory.exists else []
-        return links[-1]["chain"] if links else None
+        if not self._directory or not links or links[-1]["chain"] == self._sent:
+            return None
+        self._sent = links[-1]["chain"]
+        return packed(self._directory.path)
 
     def why(self) -> str | None:
         ray = needed("ray", "ray")
