@@ -13,7 +13,7 @@ import argparse
 import math
 import shlex
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -228,7 +228,7 @@ def claims(runs: Sequence[report.RunSummary]) -> Iterator[str]:
     }
     across = report.comparison([member.run for name in RETURNS for member in members(name, runs)]).across
     yield "## What holds here"
-    yield from in_short(across)
+    yield from in_short(across, scales)
     yield "Of the paper's claims about heads, on how many tasks each:"
     lines = [f"| | {' | '.join(map(label, scales))} |", "|---" * (len(scales) + 1) + "|"]
     for claim, by_task in gaps.items():
@@ -259,14 +259,20 @@ def label(scale: Scale | Variant) -> str:
     return f"{scale.algo.upper()}, {scale.preset}"
 
 
-def in_short(rows: Sequence[AcrossTasks]) -> Iterator[str]:
-    told: dict[str, list[str]] = defaultdict(list)
-    for row in rows:
-        if row.variant.head in ("discrete", "ordinal") and "gaussian" in row.versus:
-            told[label(row.variant)].append(f"{row.variant.head} {row.versus['gaussian'].difference.verdict}")
-    if told:
-        verdicts = "; ".join(f"{where}: {', '.join(heads)}" for where, heads in told.items())
-        yield f"**In short, against the Gaussian and across tasks.** {verdicts}."
+def in_short(rows: Sequence[AcrossTasks], scales: Iterable[Scale]) -> Iterator[str]:
+    """The answer to the paper's question in a sentence."""
+    parts = []
+    for scale in scales:
+        told = ", ".join(
+            f"{row.variant.head} {row.versus['gaussian'].difference.verdict}"
+            for row in rows
+            if label(row.variant) == label(scale)
+            and row.variant.head in ("discrete", "ordinal")
+            and "gaussian" in row.versus
+        )
+        parts += [f"{label(scale)}: {told}"] if told else []
+    if parts:
+        yield f"**In short, against the Gaussian and across tasks.** {'; '.join(parts)}."
 
 
 def across_tasks(rows: Sequence[AcrossTasks]) -> Iterator[str]:
