@@ -57,8 +57,8 @@ def draw_panels(runs: Sequence[RunSummary], path: Path, title: str) -> None:
 
 def panelled(titles: Sequence[str], across: str, up: str, columns: int = 3) -> tuple[Any, list[Any]]:
     """A figure with a small panel for each title, so many side by side at most, and its panels."""
-    columns = min(columns, len(titles))
     rows = math.ceil(len(titles) / columns)
+    columns = math.ceil(len(titles) / rows)  # four are two rows of two, not three and one
     size = (7.5, 4.5) if len(titles) == 1 else (3.6 * columns, 2.7 * rows + 0.6)
     figure = needed("matplotlib.figure", "report").Figure(figsize=size, layout="constrained")
     panels = list(figure.subplots(rows, columns, squeeze=False).flat)
