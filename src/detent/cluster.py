@@ -113,7 +113,8 @@ def _connected(ray: Any, address: str, cpus: int | None) -> Iterator[None]:
         ray.init(address=address, **quiet, **size)
     except (ConnectionError, ValueError, RuntimeError) as error:
         first = next(iter(str(error).strip().splitlines()), type(error).__name__)
-        raise BadInput(f"Cannot join the Ray cluster at {address}: {first}") from error
+        hint = "if it asks for a token, see Authentication in docs/sweeps.md."
+        raise BadInput(f"Cannot join the Ray cluster at {address}: {first.rstrip('.')}; {hint}") from error
     for number, handler in handlers.items():
         signal.signal(number, handler)  # Ray puts its own in their place
     try:
