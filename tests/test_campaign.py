@@ -83,12 +83,12 @@ def test_the_page_says_what_the_records_say(records, tmp_path, monkeypatch):
         assert row[2].strip() == settings
         assert " (1." in row[4] and "x, higher)" in row[4], "K = 7 and 15 are Figure 5b's, not Table 2's"
         assert "undecided" in row[5]
-    assert (
-        "discrete against the Gaussian:** with `paper` higher on 2; with `modern` higher on 2; with the better" in care
-    )
+    assert "discrete against the Gaussian:** with paper higher on 2; with modern higher on 2; with the better" in care
+    assert "gaussian 28, gaussian_tanh 0, beta 10, discrete 16, ordinal 22" in care, "as in results/learning.jsonl"
     detail = page.partition("### Task by task")[2].partition("##")[0]
     assert detail.count("| PPO, modern |") == len(campaign.CLAIMS) and "higher: +" in detail
     assert "highest mean at K = 15" in page or "highest mean at K = 7" in page
+    assert "Not shown: highest mean" in page, "K = 2 is no lower here"
     assert (tmp_path / "assets" / "table2-ppo-modern-1000000.png").exists()
     assert "assets/table2-ppo-modern-1000000.png" in page
 
