@@ -240,7 +240,7 @@ def claims(runs: Sequence[report.RunSummary]) -> Iterator[str]:
         lines.append(f"| {claim.says} | {' | '.join(told)} |")
     yield "\n".join(lines)
     yield from across_tasks(across)
-    yield from equal_care(scales)
+    yield from gain_left(scales)
     yield "### The paper's other claims"
     yield "\n".join(f"- {line}" for line in other_claims(runs))
     yield "### Task by task"
@@ -319,27 +319,32 @@ SEARCHES = ("explore", "minibatch", "search", "search-humanoid", "search-slow", 
 """The grids of benchmarks/learning.py that looked for PPO's settings of `modern`."""
 
 
-def equal_care(scales: Mapping[Scale, Cells]) -> Iterator[str]:
-    """How much of the discretised policies' gain over the Gaussian is left when the Gaussian is set up well."""
+def care_taken() -> str:
+    """How much each head was looked at before `modern` was as it is."""
+    done = finished()
+    tries = Counter(run["head"] for grid in SEARCHES for run in GRIDS[grid] if name_of(run) in done)
+    heads = dict.fromkeys(run.names[1] for run in planned("table2").values())
+    counts = ", ".join(f"{head} {tries[head]}" for head in heads)
+    return (
+        f"**The care was not equal.** Recorded runs that looked for PPO's settings of `modern`, by head: {counts}. "
+        "Four heads had the same ten (two learning rates, two sizes of minibatches). Of the others, those with the "
+        "Gaussian and most with the ordinal head came before and found the limit on the KL; those with the discrete "
+        "head came after and changed nothing. HalfCheetah and Humanoid are among the tasks that were looked at, with "
+        "other seeds. So a loss to the Gaussian with `modern` may be the settings' as well as the head's; what the "
+        "table does show is how much of the paper's gain rests on the Gaussian's settings "
+        "([performance](performance.md#learning))."
+    )
+
+
+def gain_left(scales: Mapping[Scale, Cells]) -> Iterator[str]:
+    """How much of the discretised policies' gain is left when the Gaussian is set up better than in the paper."""
     yield "### What is left of the gain with better settings"
     yield (
         "Returns, and how they stand to the Gaussian's: with the settings of the authors' code, with ours, and with "
         f"whichever of the two has the higher mean for each head ({BETTER}; picked on the same runs that are shown, "
         "which flatters every head, and which the intervals do not know of)."
     )
-    done = finished()
-    tries = Counter(run["head"] for grid in SEARCHES for run in GRIDS[grid] if name_of(run) in done)
-    counts = ", ".join(
-        f"{head} {tries[head]}" for head in dict.fromkeys(r.names[1] for r in planned("table2").values())
-    )
-    yield (
-        f"**The care was not equal.** Recorded runs that looked for PPO's settings of `modern`, by head: {counts}. Four "
-        "heads had the same ten (two learning rates, two sizes of minibatches). Of the others, those with the Gaussian "
-        "and most with the ordinal head came before and found the limit on the KL; those with the discrete head came "
-        "after and changed nothing. HalfCheetah and Humanoid are among the tasks that were looked at, with other seeds. "
-        "So a loss to the Gaussian with `modern` may be the settings' as well as the head's; what the table does show "
-        "is how much of the paper's gain rests on the Gaussian's settings ([performance](performance.md#learning))."
-    )
+    yield care_taken()
     heads = ("gaussian", "discrete", "ordinal")
     by_task: dict[tuple[str, str], dict[str, dict[str, Choice]]] = defaultdict(lambda: defaultdict(dict))
     for scale, found in scales.items():
