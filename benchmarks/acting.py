@@ -1,13 +1,13 @@
 """Microseconds for one action of a policy for Humanoid-v5: 348 observations, two tanh layers of 64, 17 x 11 outputs.
 
-    pip install 'detent[onnx]' onnxruntime stable_baselines3
+    pip install 'detent-rl[onnx]' onnxruntime stable_baselines3
     python benchmarks/acting.py [--slices 40] [--calls 250]
 
 The contestants are the policy itself, what `detent export` makes of it, and Stable-Baselines3's `predict` with the same
-network (actions MultiDiscrete, 11 choices in each of 17 dimensions) and with its Gaussian head. They take turns in
-slices of `--calls` calls, on one thread, so that what else the machine does hits all alike; a slice gives the median of
-its calls, and the result is the median of the slices. Those that are not installed are left out. Prints a table and
-writes `acting.json`.
+network (MultiDiscrete actions, 11 choices in each of 17 dimensions) and with its Gaussian head. They take turns in
+slices of `--calls` calls on one thread, so other load on the machine affects all of them equally. A slice gives the
+median of its calls, and the result is the median of the slices. Packages that are not installed are left out. Prints a
+table and writes `acting.json`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from typing import Any
 import numpy as np
 
 from detent.export import export, file_bytes
-from detent.policy import Policy
+from detent.policy import Policy, whole_ops
 
 RESULTS = Path(__file__).resolve().with_name("acting.json")
 PACKAGES = ("detent", "numpy", "onnxruntime", "stable_baselines3", "torch")
@@ -53,8 +53,10 @@ def ordinal_policy() -> Policy:
     for i, (rows, columns) in enumerate(itertools.pairwise(SIZES)):
         tensors[f"policy/{i}/w"] = (rng.normal(size=(rows, columns)) / np.sqrt(rows)).astype(np.float32)
         tensors[f"policy/{i}/b"] = np.zeros(columns, np.float32)
-    ops = [{"op": "running_sum", "bins": BINS}, {"op": "categorical", "bins": BINS}]
-    return Policy(tensors, {"ops": ops, "actions": "scale", "normalize_observations": True, "clip": 10.0})
+    layers = [{"op": "linear", "parameters": f"policy/{i}"} for i in range(3)]
+    network = [layers[0], {"op": "tanh"}, layers[1], {"op": "tanh"}, layers[2]]
+    head = [{"op": "running_sum", "bins": BINS}, {"op": "categorical", "bins": BINS}]
+    return Policy(tensors, {"ops": whole_ops(network, head, clip=10.0, scale=True, shape=[17])})
 
 
 def exported_numpy(policy: Policy, folder: Path) -> Act:

@@ -1,15 +1,15 @@
 """One measurement of Detent or of bare environments, in a process of its own; prints one line of JSON.
 
-    train     training as `detent train` does it, nothing written: collecting 2,048 steps and updating from them, 64-64
-              networks, observations and rewards normalised. PPO: 10 epochs of minibatches of 64. TRPO: 15 iterations
-              of conjugate gradient on all samples, 10 epochs of minibatches of 128 for the value function. ACKTR: as
-              its preset `modern` does.
+    train     training as `detent train` does it, without writing anything: collecting 2,048 steps and updating from
+              them, with 64-64 networks and normalised observations and rewards. PPO: 10 epochs of minibatches of 64.
+              TRPO: 15 iterations of conjugate gradient on all samples, 10 epochs of minibatches of 128 for the value
+              function. ACKTR: as its preset `modern` does.
     physics   an EnvPool of the same size stepped with uniformly random actions inside one `lax.scan`.
     collect   Detent's collecting of rollouts, without updates, whatever the task's backend.
     loop      Gymnasium environments stepped one after the other in a plain Python loop with random actions.
 
-Counted are valid steps; `all_steps_per_second` also counts those that only reset an environment. Only whole
-iterations are timed, after a warm-up that holds all compilation: see `stopwatch.py`.
+Only valid steps are counted; `all_steps_per_second` also counts those that only reset an environment. Only whole
+iterations are timed, after a warm-up that includes all compilation: see `stopwatch.py`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import resource
 from collections.abc import Generator
 from typing import Any
 
-from stopwatch import measure
+from stopwatch import measure, measure_rounds
 
 BATCH, MINIBATCH, EPOCHS = 2048, 64, 10
 SAME_AS_PEERS: dict[str, dict[str, Any]] = {
@@ -36,7 +36,7 @@ ENDLESS = 10**12
 
 
 def options_of_run(options: argparse.Namespace) -> dict[str, Any]:
-    """The run all of Detent's contestants have in common."""
+    """The run that all of Detent's contestants have in common."""
     return {
         "task": options.task,
         "head": options.head,
@@ -49,6 +49,7 @@ def options_of_run(options: argparse.Namespace) -> dict[str, Any]:
         "workers": options.workers,
         "batch_size": BATCH,
         **SAME_AS_PEERS[options.algo],
+        **({} if options.target_kl is None else {"target_kl": options.target_kl}),
     }
 
 
@@ -108,7 +109,7 @@ def collect(options: argparse.Namespace, facts: dict[str, Any]) -> Generator[int
 
     import detent
     from detent.rollout import begin, make_collect
-    from detent.training import make_agent, make_edge, make_environment
+    from detent.runs.training import make_agent, make_edge, make_environment
 
     run = detent.Run(**options_of_run(options))
     settings = run.settings
@@ -167,9 +168,11 @@ def main() -> None:
     parser.add_argument("--bins", type=int, help="for heads that have bins")
     parser.add_argument("--envs", type=int, default=64)
     parser.add_argument("--workers", type=int, default=0)
+    parser.add_argument("--target-kl", type=float, help="for algorithms that have one")
     parser.add_argument("--seconds", type=float, default=20.0)
     parser.add_argument("--cores", help="the cores to run on, such as 0,1; default: all")
     parser.add_argument("--barrier", action="store_true", help="after the warm-up, wait for a line of input")
+    parser.add_argument("--rounds", action="store_true", help="measure once for every line of input")
     options = parser.parse_args()
     if options.what in ("train", "collect"):
         os.environ.setdefault("NPROC", "1")  # as `detent train` does
@@ -177,6 +180,11 @@ def main() -> None:
         os.sched_setaffinity(0, {int(core) for core in options.cores.split(",")})
     facts: dict[str, Any] = {}
     progress = CONTESTANTS[options.what](options, facts)
+    if options.rounds:
+        for measured in measure_rounds(progress, options.seconds):
+            print(json.dumps(measured), flush=True)
+        progress.close()
+        return
     result: dict[str, Any] = {**measure(progress, options.seconds, options.barrier), "envs": options.envs}
     progress.close()
     result["all_steps_per_second"] = result["iterations"] * BATCH / result["seconds"]

@@ -1,19 +1,19 @@
-"""The same algorithm twice: our PPO, and Stable-Baselines3's PPO with our ordinal head and the same settings.
+"""The same algorithm twice: Detent's PPO, and Stable-Baselines3's PPO with Detent's ordinal head and the same settings.
 
-    python benchmarks/interop.py [--jobs N]    run what is missing, N at a time (one per core), and print the table
+    python benchmarks/interop.py [--jobs N]    train what is missing, N at a time (one per core), and print the table
     python benchmarks/interop.py --table       print what is finished
 
 Both learn one task with 64-64 tanh networks for policy and values, 8 environments, batches of 2,048 steps, minibatches
 of 64, 10 epochs, Adam at a constant 3e-4, clipping at 0.2, no clipping of values, no entropy bonus, gradients no longer
 than 0.5, gamma 0.99, lambda 0.95, running normalisation of observations and rewards (clipped at 10), advantages
-estimated once per batch and standardised in each minibatch, and bootstrapping where a time limit ends an episode. What
-is not the same: random numbers; Stable-Baselines3 divides advantages by the standard deviation with n - 1; our
-environments spend a step on resetting, which is in the batch but carries no weight; ours are EnvPool's, theirs
+estimated once per batch and standardised in each minibatch, and bootstrapping where a time limit ends an episode. They
+differ in this: random numbers; Stable-Baselines3 divides advantages by the standard deviation with n - 1; Detent's
+environments use a step to reset, which is part of the batch but has no weight; Detent's are EnvPool's, the others
 Gymnasium's own, stepped in one process (the same MuJoCo tasks).
 
 Every run is a fresh process with one thread on one core. The return is the mean of the last 100 training episodes. The
 clock and the processor time run from the first rollout to the end, compilation included, imports excluded; on a busy
-machine only the processor time means much. Each finished run is kept in benchmarks/interop.json and not repeated.
+machine only the processor time means much. Each finished run is kept in benchmarks/interop.json and is not repeated.
 """
 
 from __future__ import annotations
@@ -26,12 +26,11 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
-from statistics import mean, median, variance
+from statistics import mean, median, stdev, variance
 from typing import Any
 
 import launch
 from detent.files import write_whole
-from learning import interval
 
 RESULTS = Path(__file__).with_name("interop.json")
 TASK, STEPS, SEEDS, ENVS, BINS = "Hopper-v5", 200_000, range(5), 8, 11
@@ -48,8 +47,8 @@ Curve = list[tuple[float, float | None]]
 
 
 def learn_with_detent(seed: int, steps: int) -> Curve:
-    from detent.configuration import Run
-    from detent.training import train
+    from detent.runs.run import Run
+    from detent.runs.training import train
 
     run = Run(
         TASK, "ordinal", "ppo", "modern", bins=BINS, seed=seed, steps=steps, envs=ENVS, threads=1,
@@ -57,7 +56,7 @@ def learn_with_detent(seed: int, steps: int) -> Curve:
         learning_rate=LEARNING_RATE, anneal_learning_rate=False, adam_epsilon=1e-5, max_grad_norm=MAX_GRAD_NORM,
         gamma=GAMMA, gae_lambda=LAMBDA, recompute_advantages=False, bootstrap_truncated=True,
         clip_range=CLIP, clip_range_value=0.0, value_coef=2.0 * SQUARED_ERROR, entropy_coef=0.0,
-        target_kl=0.0, kl_per_dimension=False, actions="scale",
+        target_kl=0.0, divide_target_kl=False, actions="scale",
         normalize_observations=True, normalize_rewards=True, normalization_clip=NORMALIZATION_CLIP,
     )  # fmt: skip
     return [(r["time/total_timesteps"] or 0, r["rollout/ep_rew_mean"]) for r in train(run)]
@@ -109,7 +108,7 @@ def run_one(learner: str, seed: int, steps: int, core: int) -> Result:
     # What either imports at its first use is not learning.
     import stable_baselines3  # noqa: F401
 
-    import detent.training  # noqa: F401
+    import detent.runs.training  # noqa: F401
 
     began, spent = time.perf_counter(), time.process_time()
     curve = LEARNERS[learner](seed, steps)
@@ -158,8 +157,8 @@ def run_missing(steps: int, jobs: int) -> None:
         for future in as_completed([pool.submit(in_process, *what) for what in todo]):
             run = future.result()
             keep([*finished(), run])
-            told = f"{run['return']:,.0f}, {run['processor_seconds']:.0f} s of processor time"
-            print(f"{run['learner']}, seed {run['seed']}: {told}", file=sys.stderr, flush=True)
+            found = f"{run['return']:,.0f}, {run['processor_seconds']:.0f} s of processor time"
+            print(f"{run['learner']}, seed {run['seed']}: {found}", file=sys.stderr, flush=True)
 
 
 def table(steps: int) -> None:
@@ -168,17 +167,18 @@ def table(steps: int) -> None:
     by_learner = {name: {r["seed"]: r for r in runs if r["learner"] == name} for name in LEARNERS}
     both = sorted(set.intersection(*map(set, by_learner.values())))
     if not both:
-        print("No seed has been learned by both.")
+        print("No seed has been trained with both.")
         return
     print(f"{TASK}, {steps:,} steps, seeds {', '.join(map(str, both))}\n")
     print("| PPO, ordinal head | return | 95% interval | by seed | steps/s | steps per processor second |")
     print("|---|---|---|---|---|---|")
-    for name, by_seed in by_learner.items():
-        chosen = [by_seed[seed] for seed in both]
+    for name, learned in by_learner.items():
+        chosen = [learned[seed] for seed in both]
         returns = [run["return"] for run in chosen]
         speed, rate = (median(r["steps_done"] / r[key] for r in chosen) for key in ("seconds", "processor_seconds"))
-        told = "; ".join(f"{value:,.0f}" for value in returns)
-        print(f"| {name} | {mean(returns):,.0f} | {interval(returns)} | {told} | {speed:,.0f} | {rate:,.0f} |")
+        by_seed = "; ".join(f"{value:,.0f}" for value in returns)
+        interval = "{:,.0f} to {:,.0f}".format(*student(returns)) if len(returns) > 1 else ""
+        print(f"| {name} | {mean(returns):,.0f} | {interval} | {by_seed} | {speed:,.0f} | {rate:,.0f} |")
     ours, theirs = ([by_learner[name][seed] for seed in both] for name in LEARNERS)
     for key, what in (("seconds", "by the clock"), ("processor_seconds", "by processor time")):
         ratio = median(
@@ -188,6 +188,14 @@ def table(steps: int) -> None:
     if len(both) > 1:
         low, high = welch([r["return"] for r in ours], [r["return"] for r in theirs])
         print(f"\nDifference of the means, 95% interval: {low:,.0f} to {high:,.0f}.")
+
+
+def student(values: list[float]) -> tuple[float, float]:
+    """95% interval of the mean."""
+    from scipy.stats import t
+
+    half = float(t.ppf(0.975, len(values) - 1)) * stdev(values) / len(values) ** 0.5
+    return mean(values) - half, mean(values) + half
 
 
 def welch(a: list[float], b: list[float]) -> tuple[float, float]:

@@ -53,6 +53,44 @@ def run_together(commands: Sequence[Sequence[str]]) -> list[dict[str, Any]]:
         scratch.cleanup()
 
 
+class Waiting:
+    """A contestant that was given `--rounds`: it has warmed up, and measures when it is asked to.
+
+    Use it in a `with` statement, which ends it.
+    """
+
+    def __init__(self, command: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
+        self._command, self._scratch = command, tempfile.TemporaryDirectory()
+        self._process = _start(command, self._scratch.name, environment)
+        self._expect_ready()
+
+    def measure(self) -> dict[str, Any]:
+        """One round."""
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._process.stdin.write("go\n")
+        self._process.stdin.flush()
+        line = self._process.stdout.readline()
+        if not line:
+            _result(self._process, self._command)
+        result: dict[str, Any] = json.loads(line)
+        self._expect_ready()
+        return result
+
+    def _expect_ready(self) -> None:
+        assert self._process.stdout is not None
+        if self._process.stdout.readline().strip() != READY:
+            _result(self._process, self._command)
+            raise ContestantError(f"{_name(self._command)} did not wait to be asked")
+
+    def __enter__(self) -> Waiting:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        self._process.communicate()
+        self._scratch.cleanup()
+
+
 def _start(command: Sequence[str], scratch: str, environment: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
     """In a scratch directory, because MuJoCo writes its warnings into the current one."""
     return subprocess.Popen(

@@ -1,10 +1,10 @@
-"""One peer, measured: run by `peers.py` with the Python of the peers' own environment; prints one line of JSON.
+"""One measurement of a peer, run by `peers.py` with the Python of the peers' own environment; prints one line of JSON.
 
-Timed is training as the library does it in one call of `learn`: collecting a rollout of 2,048 steps and updating from
-it (PPO: 10 epochs of minibatches of 64; TRPO: 15 iterations of conjugate gradient on all samples, 10 epochs of
-minibatches of 128 for the value function), with `VecNormalize` on observations and rewards, no evaluation.
-The first two rollouts and updates, and whatever is imported or compiled for them, are not timed; the clock runs
-from the start of one rollout to the start of a later one, at least three whole iterations.
+What is timed is training as the library does it in one call of `learn`: collecting a rollout of 2,048 steps and
+updating from it (PPO: 10 epochs of minibatches of 64; TRPO: 15 iterations of conjugate gradient on all samples, 10
+epochs of minibatches of 128 for the value function), with `VecNormalize` on observations and rewards and without
+evaluation. The first two rollouts and updates, and whatever is imported or compiled for them, are not timed; the clock
+runs from the start of one rollout to the start of a later one, at least three whole iterations.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The libraries Detent is compared with, in a virtual environment of their own (`.peers-venv`).
+"""The libraries with which Detent is compared, in a virtual environment of their own (`.peers-venv`).
 
-`python benchmarks/peers.py` installs them, and prints their versions. The versions are in `peers-requirements.txt`.
+`python benchmarks/peers.py` installs them and prints their versions. The versions are in `peers-requirements.txt`.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ Library = Literal["sb3", "sbx", "sb3-contrib"]
 
 @dataclass(frozen=True)
 class Setting:
-    """What a peer's user can choose for speed; learning's own settings are the same for all."""
+    """What a peer's user can choose for speed; the settings of the algorithm are the same for all."""
 
     envs: int
     workers: bool
-    """SubprocVecEnv, each environment in a process of its own; else DummyVecEnv, all in this one."""
+    """SubprocVecEnv, with each environment in a process of its own; otherwise DummyVecEnv, with all in this one."""
     threads: int
     """Of PyTorch; for SBX, of PyTorch and of XLA."""
 
@@ -55,7 +55,7 @@ def ensure() -> None:
     shutil.rmtree(VENV, ignore_errors=True)
     subprocess.run([sys.executable, "-m", "venv", str(VENV)], check=True)
     (VENV / ".gitignore").write_text("*\n")
-    # PyTorch first and alone, so that what needs it finds it there instead of choosing one.
+    # PyTorch first and alone, so that packages that need it use this build instead of choosing another.
     pytorch = next(line for line in wanted.splitlines() if line.startswith("torch=="))
     pip = [str(PYTHON), "-m", "pip", "install", "--quiet"]
     subprocess.run([*pip, pytorch], check=True)

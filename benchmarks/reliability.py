@@ -1,12 +1,12 @@
-"""What surviving costs: checkpoints as a share of training, and the time a resumed run needs to get where it was.
+"""The cost of reliability: checkpoints as a share of training, and the time a resumed run needs to restore its state.
 
     python benchmarks/reliability.py [--seconds 60]
 
-Checkpoints: Humanoid-v5 is trained in a run directory with one every five seconds, and the time that each takes is
-measured; the share is that of the default, one a minute. Largest: the same with every environment 1,000 steps into its
-episode, all of which a checkpoint holds. Resuming: 64 Humanoids are brought to where a run of 10 million steps would
-have left them, each 1,000 steps into its episode, had its episodes been 200 steps long on average, or 25 (a policy that
-never learned). Prints what it finds and writes `reliability.json`.
+Checkpoints: Humanoid-v5 is trained in a run directory with a checkpoint every five seconds, each of which is timed; the
+share is that of the default, one per minute. Largest: the same with every environment 1,000 steps into its episode, all
+of which a checkpoint holds. Resuming: 64 Humanoids are brought to the state in which a run of 10 million steps would
+have left them, each 1,000 steps into its episode, if its episodes had been 200 steps long on average, or 25 (a policy
+that never learned). Prints the results and writes `reliability.json`.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from typing import Any
 
 import numpy as np
 
-from detent.configuration import Run
-from detent.directory import RunDirectory
 from detent.environments import Replay
 from detent.files import write_whole
-from detent.runs import Execution, execute
-from detent.training import make_environment
+from detent.runs.directory import RunDirectory
+from detent.runs.execution import Execution, execute
+from detent.runs.run import Run
+from detent.runs.training import make_environment
 
 RESULTS = Path(__file__).parent / "reliability.json"
 TASK, ENVS, DIMENSIONS = "Humanoid-v5", 64, 17

@@ -1,9 +1,9 @@
-"""How long `detent report` takes for many long runs, and how quick the page is then.
+"""How long `detent report` takes for many long runs, and how quickly the page then responds.
 
     python benchmarks/report.py --runs 1000 --records 5000
 
 Writes run directories as training does (run.json through RunDirectory, records with all keys of PPO, a policy), reports
-them, and opens the page in Chromium if there is one.
+them, and opens the page in Chromium if it is installed.
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ from pathlib import Path
 
 import numpy as np
 
-from detent.configuration import Run
-from detent.directory import RunDirectory
-from detent.policy import Policy
+from detent.networks import deployed
+from detent.policy import Policy, whole_ops
 from detent.report import load_runs, write_page
+from detent.runs.directory import RunDirectory
+from detent.runs.run import Run
 
 TASKS = ("Ant-v5", "HalfCheetah-v5", "Hopper-v5", "Humanoid-v5", "HumanoidStandup-v5", "Walker2d-v5")
 HEADS = ("gaussian", "discrete", "ordinal")
@@ -68,7 +69,9 @@ def write_run(path: Path, task: str, head: str, seed: int, records: int) -> None
         tensors |= {f"policy/{i}/w": rng.normal(size=shape) / 8, f"policy/{i}/b": np.zeros(shape[1])}
     tensors |= {"observations": rng.normal(size=(64, INPUTS)), "head/log_std": np.zeros(DIMENSIONS)}
     tensors |= {"space/low": -np.ones(DIMENSIONS), "space/high": np.ones(DIMENSIONS)}
-    meta = {"ops": run.head.deploy(), "actions": "scale", "normalize_observations": True, "clip": 10.0, "steps": 1}
+    network = deployed(run.trunk.program(INPUTS, sizes[-1]), "policy")
+    ops = whole_ops(network, run.head.deploy(), clip=10.0, scale=True, shape=[DIMENSIONS])
+    meta = {"ops": ops, "steps": 1}
     Policy({k: v.astype(np.float32) for k, v in tensors.items()}, meta).save(path / "policy.safetensors")
 
 

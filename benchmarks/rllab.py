@@ -1,16 +1,16 @@
-"""rllab's tasks against the bare physics: how much of it is left when observations, rewards and resets are added.
+"""rllab's tasks against the bare physics: how much of its speed is left with observations, rewards and resets.
 
     python benchmarks/rllab.py [--seconds 10] [--envs 64]
 
-Three contestants take turns, a slice of steps each, from the same states and with the same actions:
+Three contestants take turns in slices of steps, from the same states and with the same actions:
 
     detent   steps of the task, everything included
     calls    mj_step, mj_forward and mj_rnePostConstraint for each simulation, called from one Python thread per core
     batch    mujoco.batch's step and forward of the model without sensors (so without mj_rnePostConstraint)
 
-Medians over slices of steps per second, and of detent's ratio to each of the others, by the clock and by processor
-time. On a busy machine only the latter means much; it does not see that observations and rewards are computed by one
-thread while the others wait. Prints a table and writes benchmarks/rllab.json.
+The results are medians over slices: steps per second, and detent's ratio to each of the others, by the clock and by
+processor time. On a busy machine only the latter means much; it does not show that observations and rewards are
+computed by one thread while the others wait. Prints a table and writes benchmarks/rllab.json.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ import mujoco
 import numpy as np
 from mujoco.batch import Batch
 
-from detent.tasks import Wanted
+from detent.environments import Wanted
 from detent.tasks.rllab import ASSETS, ROBOTS, Rllab, Robot
 
 SLICE = 4
@@ -89,7 +89,7 @@ def measured(name: str, envs: int, seconds: float) -> dict[str, Any]:
                 start.ctrl[:] = action[i]
                 mujoco.mj_getState(model, start, states[i], whole_state)
                 mujoco.mj_setState(model, data, states[i], whole_state)
-            # Who goes first changes, so that what the others leave in the caches favours nobody.
+            # Another one goes first each time, so that what is left in the caches favours none of them.
             order = list(contestants)
             turn = len(speeds["detent"]) % len(order)
             for who in order[turn:] + order[:turn]:
@@ -116,8 +116,8 @@ def main() -> None:
         ratios = [*found["ratio_to"].values(), *found["processor_ratio_to"].values()]
         speeds = "".join(f"{speed:9,.0f}" for speed in found["steps_per_second"].values())
         print(f"{name:22}{speeds}" + "".join(f"{ratio:9.2f}" for ratio in ratios))
-    told = {"mujoco": mujoco.__version__, "threads": THREADS, "envs": given.envs, "tasks": results}
-    (Path(__file__).parent / "rllab.json").write_text(json.dumps(told, indent=2) + "\n")
+    found = {"mujoco": mujoco.__version__, "threads": THREADS, "envs": given.envs, "tasks": results}
+    (Path(__file__).parent / "rllab.json").write_text(json.dumps(found, indent=2) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
-"""Steps per second of the Roboschool tasks beside those of the package pybullet_envs_gymnasium, on one core.
+"""Steps per second of the Roboschool tasks and of those in the package pybullet_envs_gymnasium, on one core.
 
     pip install --no-deps pybullet_envs_gymnasium==0.6.0
     python benchmarks/roboschool.py [--slices 30] [--steps 150]
 
-Both are stepped with the same random actions, in slices of `--steps` steps that take turns, so that what else the
-machine does hits both alike; resets count. Rates are medians over slices, a ratio is the median of the ratios of
+Both are stepped with the same random actions. They take turns in slices of `--steps` steps, resets included, so other
+load on the machine affects both equally. Rates are medians over slices; a ratio is the median of the ratios of
 neighbouring slices. Prints a table and writes `roboschool.json`.
 """
 

@@ -1,21 +1,21 @@
-"""Speed and memory of Detent beside its peers and beside bare physics, in one run.
+"""Speed and memory of Detent compared with its peers and with bare physics, in one run.
 
     python benchmarks/speed.py [--only training,share,...] [--rounds 3] [--seconds 20]
 
     training    PPO training with the ordinal head, K=11, against Stable-Baselines3 and SBX (their Gaussian)
     share       the same as a share of the rate at which the same pool is stepped with random actions on all cores:
                 one run on all cores, and one single-threaded run per core, bound to it, their rates added
-    algorithms  TRPO training with the Gaussian against sb3-contrib's, and ACKTR's with the ordinal head as a share of
-                physics and against our PPO
+    algorithms  TRPO training with the Gaussian against sb3-contrib's, and ACKTR training with the ordinal head as a
+                share of physics and against Detent's PPO
     heads       time per step of training with discrete and ordinal, K=11 and K=100, against the Gaussian, Reacher-v5
     gymnasium   collecting through Gymnasium, 8 environments in 2 workers, against the same environments in a plain loop
     startup     `detent --help`, and `detent train` until its first record, not counting the first start
-    memory      most memory `detent train Humanoid-v5` ever holds
+    memory      the peak memory of `detent train Humanoid-v5`
 
-Contestants run one at a time, each in a fresh process, in turn (round-robin, another one first in every round). A rate
-is the median over rounds, a ratio the median of the rounds' ratios. Where speed depends on the number of environments
-or threads, every setting is tried once for each side, and each side's fastest is compared. What is timed is said in
-`contestant.py` and `peer_contestant.py`. Prints a table and writes `results.json`.
+Contestants run one at a time, each in a fresh process, in turn (round-robin, with another one first in every round). A
+rate is the median over rounds, a ratio the median of the rounds' ratios. Where speed depends on the number of
+environments or threads, every setting is tried once for each side, and the fastest of each side are compared.
+`contestant.py` and `peer_contestant.py` describe what is timed. Prints a table and writes `results.json`.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Where the time of an iteration goes: milliseconds of collecting and of updating.
+"""Where the time of an iteration goes: milliseconds spent on collecting and on updating.
 
     python benchmarks/where.py [--tasks HalfCheetah-v5,Humanoid-v5] [--repeats 10]
 
 One iteration: 2,048 steps of 64 environments, then 10 epochs of minibatches of 64 (ordinal head, K = 11, 64-64
-networks). Medians; run it on a quiet machine.
+networks). The numbers are medians. Run it on an idle machine.
 """
 
 from __future__ import annotations
@@ -20,10 +20,9 @@ os.environ.setdefault("NPROC", "1")  # as `detent train` does
 import jax
 import numpy as np
 
-from detent.agent import Agent
-from detent.configuration import Run
 from detent.rollout import COMPILER_OPTIONS, Edge, begin, make_collect
-from detent.training import make_environment
+from detent.runs.run import Run
+from detent.runs.training import make_agent, make_environment
 
 
 def milliseconds(what: Callable[[], Any], repeats: int) -> float:
@@ -40,7 +39,7 @@ def iteration(task: str, repeats: int, head: str = "ordinal", **options: Any) ->
     """Milliseconds of collecting and of updating."""
     run = Run(task, head, target_kl=0.0, **options)
     env = make_environment(run, 0, run.settings.envs)
-    agent = Agent(run.head, env.space, env.observation_size)
+    agent = make_agent(run, env)
     edge = Edge("scale", True, True, 10.0, run.algorithm.gamma)
     collect = make_collect(agent, edge, env, run.algorithm.batch_size // run.settings.envs)
     key = jax.random.key(0)

@@ -1,6 +1,6 @@
 """A picture of every task, as docs/tasks.png.
 
-    pip install 'detent[box2d,roboschool,report]' && MUJOCO_GL=egl python docs/contact_sheet.py
+    pip install 'detent-rl[box2d,roboschool,report]' && MUJOCO_GL=egl python docs/contact_sheet.py
 
 Tasks that look alike (versions of one task, tasks of one dm_control domain) share a picture. EnvPool draws nothing, so
 its tasks are drawn by Gymnasium, and dm_control's by MuJoCo from the models that EnvPool brings along.

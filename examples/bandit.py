@@ -2,9 +2,9 @@
 
     python examples/bandit.py        # a minute; the picture is runs/bandit/bandit.png
 
-A Gaussian that starts between the peaks climbs the one it sees first. A discrete policy (K = 11) can hold both until it
-knows which is higher. The paper draws its reward function but does not give it; here it is that of `probe/bimodal`:
-0.6 high and wide at -0.6, 1 high and narrow at 0.6.
+A Gaussian that starts between the peaks climbs the one it finds first. A discrete policy (K = 11) can keep both until
+it knows which is higher. The paper draws its reward function but does not define it; here it is that of
+`probe/bimodal`: a wide peak of height 0.6 at -0.6 and a narrow one of height 1 at 0.6.
 """
 
 from __future__ import annotations

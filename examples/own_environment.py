@@ -1,9 +1,9 @@
-"""An environment of your own, start to finish: write it, check it, train on it, and use the policy.
+"""An environment of your own, from start to finish: write it, check it, train on it, and use the policy.
 
     python examples/own_environment.py
 
 A crane moves a load that hangs from a rope: the trolley is pushed by a force, and the load should come to rest over a
-target that is somewhere else in every episode. The file is also a module, so that the commands work as well:
+target that is in a different place in every episode. The file is also a module, so these commands work too:
 
     cd examples
     detent check own_environment:make_crane
@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import detent
-from detent.checking import check
+from detent.environments.checking import check
 
 Observation = NDArray[np.float32]
 
@@ -28,7 +28,7 @@ Observation = NDArray[np.float32]
 class Crane(gymnasium.Env[Observation, NDArray[np.float32]]):
     """Trolley position x, rope angle a, and their velocities; the action is a force between -1 and 1."""
 
-    # Everything that a policy may see, as one vector, and bounds for every action: that is all Detent asks for.
+    # Everything that a policy may see, as one vector, and bounds for every action: that is all Detent needs.
     observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (5,), np.float32)
     action_space = gymnasium.spaces.Box(-1.0, 1.0, (1,), np.float32)
 

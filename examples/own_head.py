@@ -1,4 +1,4 @@
-"""A head of your own: one class and one line, and every algorithm, flag and check knows it.
+"""A head of your own: one class and one line make it available to every algorithm, flag and check.
 
     python examples/own_head.py                                    # trains it for a few seconds
     cd examples && detent train Hopper-v5 --import own_head --head gentle_ordinal --algo trpo
@@ -46,7 +46,7 @@ class GentleOrdinal:
         return action.astype(jnp.float32) * (2.0 / (self.bins - 1)) - 1.0
 
     def deploy(self) -> list[Op]:
-        """The same in words that a policy file can hold: see OPS in detent.policy."""
+        """The same as named operations, which a policy file can hold: see OPS in detent.ops."""
         return [
             {"op": "tanh"},
             {"op": "running_sum", "bins": self.bins},

@@ -45,19 +45,17 @@ NOT_RUN = {
     "make check": "is what runs this",
     "pytest tests/test_invariance.py": "is part of `make test`",
     "python benchmarks/speed.py --seconds 6": "installs other libraries, and takes minutes on a quiet machine",
-    "pip install 'detent[ray]'": "installs",
-    "pip install 'detent[sb3]'": "installs",
+    "pip install 'detent-rl[ray]'": "installs",
+    "pip install 'detent-rl[sb3]'": "installs",
     "cc -std=c99 -O2 -c policy.c": "tests/test_export.py compiles what is exported",
     "cc -std=c99 -O2 -DDETENT_TEST policy.c -lm -o act": "tests/test_export.py compiles and runs it",
     "detent report RUN --serve": "does not end by itself; tests/test_report.py serves",
     "ray start --head --port 6379 --include-dashboard=false --disable-usage-stats": "starts servers",
     "ray start --address 10.0.0.1:6379": "needs another machine",
-    "python benchmarks/learning.py GRID ...": "hours",
-    "python benchmarks/campaign.py run": "days",
-    "python benchmarks/campaign.py collect": "needs what has been run",
+    "python results/campaign.py run": "days",
+    "python results/campaign.py collect": "needs what has been run",
     "detent report runs/cost --compact results/cost.jsonl": "needs what has been run",
-    "python benchmarks/campaign.py write": "writes the page itself; tests/test_campaign.py does so elsewhere",
-    "python benchmarks/learning.py --table GRID ...": "GRID stands for the name of one",
+    "python results/campaign.py write": "writes the page itself; tests/test_campaign.py does so elsewhere",
 }
 """Commands, with the reason."""
 
@@ -119,7 +117,8 @@ def run_page(page: Path) -> None:
     for block in blocks(page):
         if block.language == "python" and block.file is None:
             # Lines are counted as in the page, for the sake of tracebacks.
-            exec(compile("\n" * (block.line - 1) + block.shortened, str(page), "exec"), namespace)
+            text = "\n" * (block.line - 1) + block.shortened
+            exec(compile(text, str(page), "exec", dont_inherit=True), namespace)
         elif block.language == "toml" and (named := re.match(r"# (\S+\.toml)", block.text)):
             Path(named[1]).write_text(block.text)
         elif block.language == "sh":

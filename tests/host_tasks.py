@@ -11,7 +11,7 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-from gymnasium.spaces import Box, Space
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, Space, Tuple
 from numpy.typing import NDArray
 
 Observation = NDArray[np.float64]
@@ -60,6 +60,44 @@ class Drift(Task):
         truncated = not terminated and self.taken == 9
         info = {"is_success": terminated} if terminated or truncated else {}
         return self.place, float(self.place.sum()), terminated, truncated, info
+
+
+class Parts(Task):
+    """Observations in named parts of every kind; episodes of ten steps, rewarded for the action nearest to the goal."""
+
+    observation_space = Dict(
+        place=Box(-np.inf, np.inf, (2, 2), np.float64),
+        goal=Discrete(3, start=-1),
+        flags=MultiBinary(2),
+        time=Tuple((Box(0.0, 10.0, (), np.float32),)),
+    )
+
+    def reset(self, *, seed: int | None = None, options: Mapping[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        return self.seen(), {}
+
+    def step(self, action: NDArray[Any]) -> Any:
+        self.taken += 1
+        reward = -float(abs(action[0] - self.goal))
+        return self.seen(), reward, False, self.taken == 10, {}
+
+    def seen(self) -> dict[str, Any]:
+        self.goal = int(self.np_random.integers(3)) - 1
+        place = self.np_random.normal(size=(2, 2))
+        flags = self.np_random.integers(2, size=2).astype(np.int8)
+        return {"goal": self.goal, "place": place, "flags": flags, "time": (np.float32(self.taken),)}
+
+
+class Camera(Task):
+    observation_space = Dict(camera=Box(0, 255, (8, 8, 3), np.uint8))
+
+
+class Forgetful(Parts):
+    """Leaves out a part of its second observation."""
+
+    def seen(self) -> dict[str, Any]:
+        whole = super().seen()
+        return {key: part for key, part in whole.items() if key != "goal" or self.taken == 0}
 
 
 class Seeded(Task):

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import pytest
+
+
+def crossed(rows: Sequence[str], columns: Sequence[str], row: str, column: str) -> list[tuple[str, str]]:
+    """Every row under one column and one row under every column: each of them, without all of their pairs."""
+    return [(r, c) for r in rows for c in columns if r == row or c == column]
 
 
 def slow_unless(quick: Callable[..., bool], cases: Iterable[Any]) -> list[Any]:

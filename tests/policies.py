@@ -6,13 +6,17 @@ import jax
 import numpy as np
 
 from detent.agent import Agent
-from detent.policy import Policy
-from detent.snapshot import flatten
+from detent.critics.squared import Squared
+from detent.networks import deployed
+from detent.policy import Policy, whole_ops
+from detent.runs.pytrees import flatten
+from detent.trunks.mlp import MLP
 
 
-def random_policy(head, space, size, hidden_sizes=(16, 8), **meta):
+def random_policy(head, space, size, trunk=None, *, clip=10.0, scale=True, shape=None, **meta):
     """Wide-awake random weights: actions all over the bounds."""
-    parameters = Agent(head, space, size, hidden_sizes, policy_gain=3.0).init(jax.random.key(1))
+    agent = Agent(head, trunk or MLP((16, 8)), Squared(), space, size, policy_gain=3.0)
+    parameters = agent.init(jax.random.key(1))
     rng = np.random.default_rng(0)
     tensors = {
         **flatten("policy", parameters["policy"]),
@@ -22,5 +26,6 @@ def random_policy(head, space, size, hidden_sizes=(16, 8), **meta):
         "space/low": space.low,
         "space/high": space.high,
     }
-    usual = {"actions": "scale", "normalize_observations": True, "clip": 10.0, "steps": 0}
-    return Policy(tensors, {"ops": head.deploy(), **usual, **meta})
+    shape = space.shape if shape is None else shape
+    ops = whole_ops(deployed(agent.policy_program, "policy"), head.deploy(), clip=clip, scale=scale, shape=shape)
+    return Policy(tensors, {"ops": ops, "steps": 0, **meta})

@@ -37,7 +37,7 @@ compiled_gae = jax.jit(gae)
 
 
 def estimate(value, reward, terminated, truncated, gamma, gae_lambda):
-    advantage, target = compiled_gae(value, reward, terminated, truncated, gamma, gae_lambda)
+    advantage, target = compiled_gae(reward, value, terminated, truncated, gamma, gae_lambda)
     return np.asarray(advantage), np.asarray(target)
 
 

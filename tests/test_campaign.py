@@ -12,7 +12,7 @@ from detent import report
 from detent.cli import main
 from written import write_run
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
+sys.path.insert(0, str(Path(__file__).parent.parent / "results"))
 import campaign
 
 
@@ -30,12 +30,10 @@ def test_it_is_what_was_asked_for():
     wanted = {"ppo": 5 * 4 * 2 * 3, "trpo": 5 * 2 * 3, "acktr": 3 * 2 * 3}
     runs = campaign.planned().values()
     million = [run for run in runs if run.settings.steps == 1_000_000]
-    of_bins = [
-        run for run in million if run.names[2] == "ppo" and run.names[3] == "paper" and run.names[1] == "discrete"
-    ]
-    figure5b = {r.slug + str(r.options["bins"]) for r in of_bins if r.names[0] in ("Reacher-v5", "HalfCheetah-v5")}
+    of_bins = [run for run in million if run.names[1:4] == ("discrete", "ppo", "paper-0.1")]
+    figure5b = {r.slug + str(r.options["bins"]) for r in of_bins if r.names.task in ("Reacher-v5", "HalfCheetah-v5")}
     assert len(figure5b) == 2 * 6 * 3
-    count = {algo: sum(run.names[2] == algo for run in million) for algo in wanted}
+    count = {algo: sum(run.names.algo == algo for run in million) for algo in wanted}
     assert count == wanted | {"ppo": wanted["ppo"] + 2 * 6 * 3 - 3}
     assert len(runs) - len(million) == 2 * 2 * 5  # the bandit, with its two reward functions
 
@@ -48,7 +46,7 @@ def records(tmp_path):
     """
     rng = np.random.default_rng(0)
     for name, run in campaign.planned().items():
-        task, head, algo, preset = run.names
+        task, head, algo, preset, *_ = run.names
         if task not in ("HalfCheetah-v5", "Ant-v5") or algo == "acktr":
             continue
         level = {"discrete": 900.0, "ordinal": 505.0}.get(head, 500.0) + 20 * rng.normal()
@@ -68,13 +66,16 @@ def test_the_page_says_what_the_records_say(records, tmp_path, monkeypatch):
     page = "\n\n".join(campaign.page(report.load_runs([records])))
     assert f"of {len(campaign.planned())} runs" in page and "5 diverged" in page and "have not been run yet" in page
     held = page.partition("## What holds here")[2].partition("###")[0]
-    assert "PPO, modern: discrete higher, ordinal undecided; PPO, paper: discrete higher, ordinal undecided" in held
+    assert (
+        "PPO, modern-0.1: discrete higher, ordinal undecided; PPO, paper-0.1: discrete higher, ordinal undecided"
+        in held
+    )
     assert "| Discretising beats the Gaussian | holds on 2 | holds on 2 | holds on 1 |" in held
     assert "| The ordinal policy beats the discrete one | does not hold on 2 | does not hold on 2 |" in held
     assert "| The ordinal policy beats the Gaussian | undecided on 2 | undecided on 2 | undecided on 1 |" in held
     assert "| Beta is no better than the Gaussian | undecided on 2 | undecided on 2 | undecided on 1 |" in held
     across = page.partition("### Across tasks")[2].partition("###")[0]
-    assert "| PPO, modern: Ant-v5, HalfCheetah-v5 | gaussian |" in across
+    assert "| PPO, modern-0.1: Ant-v5, HalfCheetah-v5 | gaussian |" in across
     assert across.count("| discrete |") == 2 and across.count("| higher (") == 2
     care = page.partition("### What is left of the gain")[2].partition("##")[0]
     rows = [line.split("|") for line in care.splitlines() if line.startswith("|")]
@@ -83,14 +84,17 @@ def test_the_page_says_what_the_records_say(records, tmp_path, monkeypatch):
         assert row[2].strip() == settings
         assert " (1." in row[4] and "x, higher)" in row[4], "K = 7 and 15 are Figure 5b's, not Table 2's"
         assert "undecided" in row[5]
-    assert "discrete against the Gaussian:** with paper higher on 2; with modern higher on 2; with the better" in care
+    assert (
+        "discrete against the Gaussian:** with paper-0.1 higher on 2; with modern-0.1 higher on 2; with the better"
+        in care
+    )
     assert "gaussian 28, gaussian_tanh 0, beta 10, discrete 16, ordinal 22" in care, "as in results/learning.jsonl"
     detail = page.partition("### Task by task")[2].partition("##")[0]
-    assert detail.count("| PPO, modern |") == len(campaign.CLAIMS) and "higher: +" in detail
+    assert detail.count("| PPO, modern-0.1 |") == len(campaign.CLAIMS) and "higher: +" in detail
     assert "highest mean at K = 15" in page or "highest mean at K = 7" in page
     assert "Not shown: highest mean" in page, "K = 2 is no lower here"
-    assert (tmp_path / "assets" / "table2-ppo-modern-1000000.png").exists()
-    assert "assets/table2-ppo-modern-1000000.png" in page
+    assert (tmp_path / "assets" / "table2-ppo-modern-0.1-1000000.png").exists()
+    assert "assets/table2-ppo-modern-0.1-1000000.png" in page
 
 
 def test_what_a_verdict_means_for_a_claim():

@@ -13,10 +13,11 @@ from gymnasium.spaces import Box
 
 import detent
 from detent.cli import main
-from detent.configuration import Run
-from detent.directory import RunDirectory
 from detent.report.card import card
-from detent.runs import evaluate_run
+from detent.runs.directory import RunDirectory
+from detent.runs.execution import evaluate_run
+from detent.runs.identity import without_free
+from detent.runs.run import Run
 from policies import random_policy
 
 RESULT = {"episodes": 2.0, "mean_reward": -1.5, "std_reward": 0.25, "mean_ep_length": 1.0, "success_rate": 0.5}
@@ -56,8 +57,8 @@ def test_the_body_tells_what_was_done(written):
     text = (written / "README.md").read_text()
     described = json.loads((written / "run.json").read_text())
     for option, value in described["options"].items():
-        assert f"| {option} | {json.dumps(value)} |" in text
-    assert f"| jax | {described['versions']['jax']} |" in text
+        assert f"| `{option}` | `{json.dumps(value)}` |" in text
+    assert f"| `jax` | `{described['versions']['jax']}` |" in text
     picture = re.search(r"!\[Learning curve\]\((.+)\)", text).group(1)
     assert (written / picture).read_bytes().startswith(b"\x89PNG")
 
@@ -77,9 +78,11 @@ def test_the_code_works_without_an_environment_too(tmp_path):
     run = Run("probe/action", head="gaussian")
     directory = RunDirectory(tmp_path)
     directory.create(run, None)
-    policy = random_policy(run.head, Box(-1, 1, (1,)), 1, configuration=run.identity)
+    policy = random_policy(run.head, Box(-1, 1, (1,)), 1, configuration=without_free(run.configuration))
     policy.save(tmp_path / "best_policy.safetensors")
-    text = card(directory, "best_policy.safetensors", policy, {"most probable": RESULT, "sampled": RESULT})
+    text = card(
+        directory, directory.run(), "best_policy.safetensors", policy, {"most probable": RESULT, "sampled": RESULT}
+    )
     run_code(text, tmp_path)
     assert "success rate" in text
 
@@ -90,8 +93,10 @@ def test_names_cannot_break_the_metadata(tmp_path):
     run = Run(name, head="gaussian")
     directory = RunDirectory(tmp_path)
     directory.create(run, None)
-    policy = random_policy(run.head, Box(-1, 1, (1,)), 1, configuration=run.identity)
-    front, body = parts(card(directory, "p.safetensors", policy, {"most probable": RESULT, "sampled": RESULT}))
+    policy = random_policy(run.head, Box(-1, 1, (1,)), 1, configuration=without_free(run.configuration))
+    front, body = parts(
+        card(directory, directory.run(), "p.safetensors", policy, {"most probable": RESULT, "sampled": RESULT})
+    )
     assert front["model-index"][0]["results"][0]["dataset"]["name"] == name
     assert "<b>" not in body
 

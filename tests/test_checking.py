@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from detent.checking import check
 from detent.cli import main
+from detent.environments.checking import check
 
 
 class Good(gymnasium.Env):
@@ -53,8 +53,20 @@ class Images(Good):
     observation_space = spaces.Box(0, 255, (8, 8, 3), np.uint8)
 
 
+class ImageInside(Good):
+    observation_space = spaces.Dict({"camera": Images.observation_space, "place": Good.observation_space})
+
+
 class Named(Good):
-    observation_space = spaces.Dict({"place": spaces.Box(-1, 1, (2,))})
+    observation_space = spaces.Dict({"place": Good.observation_space, "late": spaces.Discrete(2)})
+
+    def seen(self):
+        return {"place": super().seen(), "late": int(self.time > 25)}
+
+
+class NamedOtherwise(Named):
+    def seen(self):
+        return {"late": 0, "place": np.zeros(3)} if self.time == 3 else super().seen()
 
 
 class Binary(Good):
@@ -183,27 +195,32 @@ def unmade():
 
 SAID = {
     InfiniteBounds: ("problem", "actions without finite bounds"),
-    InvertedBounds: ("problem", "bounds that leave no choice"),
-    Images: ("problem", "shape (8, 8, 3) observations"),
-    Named: ("problem", "Dict observations"),
+    InvertedBounds: ("problem", "empty action bounds"),
+    Images: ("problem", "of shape (8, 8, 3)). Images are not supported"),
+    ImageInside: ("problem", "Images are not supported"),
+    Named: ("fine", "Observations are vectors of 4, flattened from a Dict"),
+    NamedOtherwise: ("problem", "of its part 'place', its shape is (3,) and should be (2,)"),
     Binary: ("problem", "MultiBinary actions"),
     RewardNaN: ("problem", "The reward of step 7 was nan"),
     RewardText: ("problem", "The reward must be a number; step 1 returned str 'much'"),
-    RewardWild: ("warning", "wild scale"),
+    RewardWild: ("warning", "very large"),
     RewardRare: ("warning", "A few rewards dwarf all others"),
     RewardConstant: ("warning", "Every reward was 1"),
     ObservationNaN: ("problem", "Step 3 returned nan in number 1 of its observation"),
-    ObservationLonger: ("problem", "Step 3 returned an observation of shape (3,)"),
+    ObservationLonger: (
+        "problem",
+        "Step 3 returned an observation that the observation space does not allow: its shape is (3,)",
+    ),
     ObservationOutside: ("warning", "outside its space: number"),
-    ObservationOffset: ("warning", "float32 has seven digits"),
+    ObservationOffset: ("warning", "the seven digits of float32"),
     Blind: ("warning", "Observations never change"),
-    Unseeded: ("warning", "gave something else in the same environment, at once"),
-    Remembers: ("warning", "gave something else in the same environment, at step 1"),
+    Unseeded: ("warning", "gave different results in the same environment, at the reset"),
+    Remembers: ("warning", "gave different results in the same environment, at step 1"),
     Deaf: ("warning", "Other actions changed nothing in 50 steps"),
     Endless: ("warning", "No episode ended in 600 random steps"),
     Bandit: ("warning", "Episodes last one step"),
     OldReset: ("problem", "`reset` must return (observation, info)"),
-    OldStep: ("problem", "Gym's old four values"),
+    OldStep: ("problem", "Environments for the old Gym"),
     TruncatedNone: ("problem", "`truncated` must be True or False; step 1 returned NoneType"),
     Unseedable: ("problem", "`reset(seed=0)` raised TypeError"),
     Slow: ("warning", "hours for a million steps"),
@@ -257,12 +274,12 @@ def here(monkeypatch):
 def test_the_command_tells_and_its_exit_code_too(here, capsys):
     assert main(["check", "own_tasks:Good", "--steps", "300"]) == 0
     shown = capsys.readouterr().out
-    assert shown.endswith("It fits. Train with: detent train own_tasks:Good\n")
+    assert shown.endswith("It is suitable for training. Train with: detent train own_tasks:Good\n")
     assert all(len(line) <= 80 for line in shown.splitlines())
     assert main(["check", "own_tasks:Endless", "--steps", "300"]) == 0
-    assert "the warnings say at what cost" in capsys.readouterr().out
+    assert "with the limitations above" in capsys.readouterr().out
     assert main(["check", "own_tasks:RewardNaN"]) == 1
-    assert capsys.readouterr().out.endswith("It cannot be trained on like this.\n")
+    assert capsys.readouterr().out.endswith("It cannot be used for training as it is.\n")
 
 
 @pytest.mark.parametrize(

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from detent import cluster
-from detent.configuration import Run
-from detent.directory import RunDirectory
 from detent.errors import BadInput, DetentError
-from detent.runs import Execution, execute
-from detent.scheduling import sweep
-from detent.sweeps import run_name
+from detent.runs.directory import RunDirectory
+from detent.runs.execution import Execution, execute
+from detent.runs.run import Run
+from detent.sweeps import cluster
+from detent.sweeps.cores import sweep
+from detent.sweeps.plan import run_name
 from marks import slow_unless
 from test_sweeps import FLAGS, LONG, QUICK, finished, records, wait_for
 
@@ -98,7 +98,7 @@ def test_an_address_where_nobody_listens(tmp_path):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
-    with pytest.raises(BadInput, match=f"Nobody answers at {address}"):
+    with pytest.raises(BadInput, match=f"There is no Ray cluster at {address}"):
         list(sweep([Run("probe/action", steps=128, **QUICK)], tmp_path, ray=address))
 
 
@@ -106,21 +106,21 @@ def test_the_board_keeps_the_latest_of_what_is_under_way():
     board = cluster.Board()
     board.keep("a", {"run.json": b"as the driver had it"})
     assert board.kept("a") == {"run.json": b"as the driver had it"} and board.kept("b") == {}
-    board.tell({"name": "a", "steps": 1}, {"run.json": b"new"})
-    board.tell({"name": "a", "steps": 2}, None)
-    board.tell({"name": "b", "steps": 3}, None)
+    board.report({"name": "a", "steps": 1}, {"run.json": b"new"})
+    board.report({"name": "a", "steps": 2}, None)
+    board.report({"name": "b", "steps": 3}, None)
     assert board.news(["a", "b"]) == [
         ({"name": "a", "steps": 2}, {"run.json": b"new"}),
         ({"name": "b", "steps": 3}, None),
     ]
     assert board.news(["a", "b"]) == []
-    board.tell({"name": "a", "steps": 4}, None)
+    board.report({"name": "a", "steps": 4}, None)
     assert board.news(["a"]) == [({"name": "a", "steps": 4}, None)], "what has not changed is not sent again"
     assert board.kept("a") == {"run.json": b"new"}, "for whoever takes the run up"
-    board.tell({"name": "a", "steps": 5}, {"run.json": b"late"})
+    board.report({"name": "a", "steps": 5}, {"run.json": b"late"})
     assert board.news([]) == [] and board.kept("a") == {}, "it has ended"
     board.stop("enough")
-    assert board.tell({"name": "a", "steps": 6}, None) == "enough"
+    assert board.report({"name": "a", "steps": 6}, None) == "enough"
 
 
 # --- on clusters of this machine ---

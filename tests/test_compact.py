@@ -16,13 +16,13 @@ import pytest
 import detent
 from detent import report
 from detent.cli import main
-from detent.configuration import Run
-from detent.directory import RunDirectory
-from detent.files import LARGEST_TEXT
+from detent.files import LARGEST_OBJECT
 from detent.report.compact import POINTS, once, read_compact
 from detent.report.page import page_data
 from detent.report.serving import Server, Watch
-from detent.runs import Execution, execute
+from detent.runs.directory import RunDirectory
+from detent.runs.execution import Execution, execute
+from detent.runs.run import Run
 from written import write_grid, write_run
 
 NAMES = ("name", "task", "algo", "head", "preset", "options", "status", "why", "versions", "machine", "seed", "counted")
@@ -233,6 +233,100 @@ def test_copies_in_directories_are_shown_as_before(tmp_path):
     assert report.write_compact(runs, tmp_path / "runs.jsonl").runs == 1
 
 
+# --- Options that were added later ---
+
+COMMON = {"steps": 1000, "learning_rate": 3e-4}
+NEW = {**COMMON, "floor": 0.0, "warm_up": 5}
+"""What a later version writes: two options more, one of them not at its baseline."""
+
+
+def written(path, *seeds, **fields):
+    """Compact lines by hand: the fields of a file of version 0.1.0, and whatever a later one adds to them."""
+    shared = {"task": "Hopper-v5", "algo": "trpo", "head": "ordinal", "preset": "modern", "status": "finished"}
+    rest = {"why": None, "versions": {}, "machine": {}, "last_checkpoint": None, "init_sha256": None}
+    curve = {"steps": [1000], "seconds": [1.0], "returns": [1.0]}
+    made = [
+        {
+            "name": f"run-{seed}",
+            **shared,
+            **rest,
+            "curve": curve,
+            **fields,
+            "options": {**fields["options"], "seed": seed},
+        }
+        for seed in seeds
+    ]
+    path.write_text("".join(json.dumps(line) + "\n" for line in ({"schema": 1, "kind": "runs"}, *made)))
+    return path
+
+
+def rows(*places):
+    return {row.label: row.runs for row in report.comparison(report.load_runs(places)).rows}
+
+
+def test_a_file_without_an_option_means_its_baseline(tmp_path):
+    """Old seeds and new ones of the same setting are one variant; those with another value are another."""
+    old = written(tmp_path / "old.jsonl", 0, 1, options=COMMON)
+    same = written(tmp_path / "same.jsonl", 2, options={**NEW, "warm_up": 0}, baselines={})
+    other = written(tmp_path / "other.jsonl", 3, 4, 5, options=NEW, baselines={"warm_up": 0})
+    assert rows(old, same) == {"ordinal": 3}
+    assert rows(old, other) == {"ordinal · warm_up=0": 2, "ordinal · warm_up=5": 3}, "the other file tells the baseline"
+    assert rows(old, same, other) == {"ordinal · warm_up=0": 3, "ordinal · warm_up=5": 3}
+    apart = [run for path in (old, other, same) for run in report.load_runs([path])]
+    assert {row.runs for row in report.comparison(apart).rows} == {3}, "also when they were read one by one"
+
+
+def test_old_files_say_nothing_about_baselines(tmp_path):
+    """Of two old files with different options nobody knows which of them was added."""
+    old = written(tmp_path / "old.jsonl", 0, options=COMMON)
+    own = written(tmp_path / "own.jsonl", 1, options=NEW)
+    assert all(not run.completed for run in report.load_runs([old, own]))
+
+
+def test_options_of_other_kinds_of_runs_are_not_filled_in(tmp_path):
+    old = written(tmp_path / "old.jsonl", 0, options=COMMON)
+    for name, kind in (("head", {"head": "beta"}), ("trunk", {"trunk": "simba"}), ("critic", {"critic": "hl_gauss"})):
+        new = written(tmp_path / f"{name}.jsonl", 1, options=NEW, baselines={"warm_up": 0}, **kind)
+        assert [dict(run.completed) for run in report.load_runs([old, new])] == [{}, {}]
+        assert len(rows(old, new)) == 2, "and they are not the same thing"
+
+
+def test_a_run_that_was_made_longer_by_a_later_version_is_the_same_run(tmp_path):
+    old = written(tmp_path / "old.jsonl", 0, options=COMMON)
+    new = written(tmp_path / "new.jsonl", 0, options={**NEW, "steps": 2000, "warm_up": 0}, baselines={"steps": 1})
+    assert len(report.load_runs([old, new])) == 1
+    assert report.write_compact(report.load_runs([new]), old).runs == 1
+
+
+def test_what_is_written_again_is_what_was_read(tmp_path):
+    old = written(tmp_path / "old.jsonl", 0, options=COMMON)
+    new = written(tmp_path / "new.jsonl", 1, options=NEW, baselines={"warm_up": 0}, trunk="simba", critic="hl_gauss")
+    report.write_compact(report.load_runs([old, new]), tmp_path / "both.jsonl")
+    assert lines(tmp_path / "both.jsonl")[1:] == [*lines(old)[1:], *lines(new)[1:]]
+    assert [run.trunk for run in report.load_runs([tmp_path / "both.jsonl"])] == ["mlp", "simba"]
+
+
+def test_a_directory_says_its_trunk_critic_and_baselines(tmp_path):
+    path = write_run(tmp_path / "runs" / "run", [1.0])
+    described = RunDirectory(path).configuration() | {"trunk": "simba", "baselines": {"bins": 7}}
+    RunDirectory(path)._write_configuration(described)
+    (run,) = compact(tmp_path / "runs", tmp_path / "runs.jsonl")
+    assert (run.trunk, run.critic, run.baselines) == ("simba", "squared", {"bins": 7})
+
+
+def test_a_final_return_that_the_curve_does_not_give_can_be_stated(tmp_path):
+    for seed in (0, 1):
+        write_run(tmp_path / "runs" / str(seed), [1.0, 2.0, 6.0], seed=seed)
+    file = tmp_path / "runs.jsonl"
+    compact(tmp_path / "runs", file)
+    header, first, second = lines(file)
+    file.write_text("".join(json.dumps(line) + "\n" for line in (header, {**first, "final": 7.5}, second)))
+    assert [run.final for run in report.load_runs([file])] == [7.5, 3.0]
+    write_run(tmp_path / "runs" / "2", [1.0], seed=2)
+    report.write_compact(report.load_runs([tmp_path / "runs" / "2"]), file)
+    assert [run.final for run in report.load_runs([file])] == [7.5, 3.0, 1.0], "and stays when runs are added"
+
+
 # --- Files that are not what they should be ---
 
 
@@ -258,12 +352,12 @@ DEEP = json.loads("[" * 100 + "]" * 100)
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        (lambda header, record: [], "is neither a directory nor a file that"),
-        (lambda header, record: [record], "is neither a directory nor a file that"),
+        (lambda header, record: [], "is neither a directory nor a file written by"),
+        (lambda header, record: [record], "is neither a directory nor a file written by"),
         (lambda header, record: [{**header, "schema": 2}, record], "is not of version 1"),
         (lambda header, record: [header, record, 3], "it should hold a JSON object"),
-        (lambda header, record: [header, record, {}], "on line 3, name is missing"),
-        (without("curve"), "on line 2, curve is missing"),
+        (lambda header, record: [header, record, {}], "line 3 is not a run: name is missing"),
+        (without("curve"), "line 2 is not a run: curve is missing"),
         (without("last_checkpoint"), "last_checkpoint is missing"),
         (changed(name="two\nlines"), "name is not a text of one line"),
         (changed(name="\ud800"), "name is not a text of one line"),
@@ -273,13 +367,15 @@ DEEP = json.loads("[" * 100 + "]" * 100)
         (changed(status="damaged"), "status is not a status that Detent knows"),
         (changed(status=["finished"]), "status is not a status that Detent knows"),
         (changed(why=[]), "why is not a text or null"),
+        (changed(final="1"), "final is not a number"),
+        (changed(final=None), "final is not a number"),
         (changed(options=[]), "options is not an object with steps and seed"),
         (option(seed="1"), "options is not an object with steps and seed"),
         (option(steps=True), "options is not an object with steps and seed"),
         (option(gamma=math.nan), "a number is not finite"),
         (option(gamma=math.inf), "a number is not finite"),
         (option(gamma=10**400), "a number is not finite or too large"),
-        (option(env_kwargs=DEEP), "too deep inside each other"),
+        (option(env_kwargs=DEEP), "nested too deeply"),
         (changed(versions=None), "versions is not an object"),
         (changed(machine="fast"), "machine is not an object"),
         (changed(curve=None), "curve is not an object with"),
@@ -287,7 +383,7 @@ DEEP = json.loads("[" * 100 + "]" * 100)
         (curve(returns=[1.0, True, 3.0]), "curve is not an object with"),
         (curve(returns=[1.0]), "curve is not an object with"),
         (curve(returns="123"), "curve is not an object with"),
-        (curve(returns=[1.0, math.nan, 3.0]), "a number is not finite"),
+        (curve(returns=[1.0, math.nan, 3.0]), "curve is not an object with"),
         (curve(steps=[100, None, 300]), "curve is not an object with"),
         (curve(seconds=[1.0, [], 3.0]), "curve is not an object with"),
         (changed(last_checkpoint={"sha256": "x"}), "last_checkpoint is not a link"),
@@ -309,11 +405,11 @@ def test_a_damaged_file_gets_one_sentence(change, sentence, tmp_path, capsys):
     ("data", "sentence"),
     [
         (b"\x80\x81\n", "it is not valid JSON"),
-        (b"{}\n\n", "it is not valid JSON"),
+        (b"{}\n\n", "is neither a directory nor a file written by"),
         (b'{"schema": 1, "kind": "runs"}\n{"name": "cut', "it is not valid JSON"),
         (b"[" * 100_000, "it is not valid JSON"),
         (b'{"a": ' + b"9" * 5000 + b"}", "it is not valid JSON"),
-        (b'{"time/iterations": 1}\n', "is neither a directory nor a file that"),
+        (b'{"time/iterations": 1}\n', "is neither a directory nor a file written by"),
     ],
 )
 def test_a_foreign_file_gets_one_sentence(data, sentence, tmp_path, capsys):
@@ -323,8 +419,8 @@ def test_a_foreign_file_gets_one_sentence(data, sentence, tmp_path, capsys):
 
 def test_a_huge_file_is_refused_unread(tmp_path, capsys):
     with open(tmp_path / "huge", "wb") as file:
-        file.truncate(LARGEST_TEXT + 1)
-    refused(tmp_path / "huge", "it is larger than any that Detent writes", capsys)
+        file.truncate(100 * LARGEST_OBJECT)
+    refused(tmp_path / "huge", "a line of it is longer than any that Detent writes", capsys)
 
 
 def refused(file, sentence, capsys):

@@ -12,11 +12,9 @@ import sys
 import pytest
 
 import detent
-from detent.algorithms import ALGORITHMS
 from detent.cli import VERBS
-from detent.configuration import Settings
-from detent.heads import HEADS
 from detent.options import flag, options_of
+from detent.runs.run import PARTS, Settings
 from documented import INCLUDED, NOT_RUN, PAGES, ROOT, blocks, commands
 
 SLOW = {
@@ -32,6 +30,7 @@ SLOW = {
     "results.md",
     "sweeps.md",
     "tasks.md",
+    "trunks.md",
 }
 """Pages whose blocks are run by `make test-all`."""
 TYPED = [page for page in PAGES if any(block.language in ("python", "sh") for block in blocks(page))]
@@ -75,6 +74,7 @@ def furnish(place, request, page):
     if any(re.search(r"\bRUN\b", block.text) for block in blocks(page)):
         shutil.copytree(request.getfixturevalue("run_directory"), place / "RUN")
     shutil.copytree(ROOT / "examples", place / "examples", ignore=shutil.ignore_patterns("__pycache__", "runs"))
+    (place / "results").symlink_to(ROOT / "results")
     (place / "my_module.py").write_text(
         "import gymnasium\n\n\ndef make_env():\n    return gymnasium.make('Pendulum-v1')\n"
     )
@@ -169,7 +169,7 @@ def test_files_that_are_named_exist(page):
 
 
 def test_commands_and_flags_that_are_named_exist():
-    parts = [Settings, *(registry.get(name) for registry in (HEADS, ALGORITHMS) for name in registry.names())]
+    parts = [Settings, *(registry.get(name) for registry in PARTS.values() for name in registry.names())]
     flags = {flag(field.name) for part in parts for field in options_of(part)}
     known = flags | {f"--no-{name[2:]}" for name in flags} | {"--help"}
     for source in (

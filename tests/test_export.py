@@ -8,6 +8,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 
+import jax
 import numpy as np
 import onnx
 import onnxruntime
@@ -15,16 +16,21 @@ import pytest
 from gymnasium.spaces import Box
 
 import detent
+from detent.agent import Agent
 from detent.cli import main
+from detent.critics.squared import Squared
 from detent.errors import BadInput
-from detent.export import TARGETS, export, file_bytes
-from detent.export import c as to_c
-from detent.export import numpy as to_numpy
-from detent.export import onnx as to_onnx
+from detent.export import TARGETS, export, file_bytes, to_c, to_numpy, to_onnx
+from detent.files import Corrupt
 from detent.heads import HEADS
-from detent.policy import OPS, Policy, load
-from detent.training import train
+from detent.networks import ACTIVATIONS
+from detent.ops import OPS, Place, normalizer_of
+from detent.policy import Policy, load
+from detent.runs.training import train
+from detent.trunks.mlp import MLP
+from detent.trunks.simba import SimBa
 from policies import random_policy
+from updates import BOX_HEADS
 
 LOW, HIGH = np.array([-0.4, 0.0, -3.0, -1.0], np.float32), np.array([0.4, 5.0, 1.0, 1.0], np.float32)
 SIZE = 7
@@ -52,14 +58,16 @@ def observations():
 OBSERVATIONS = observations()
 
 
+def normalized(policy, given):
+    mean, scale, clip = normalizer_of(policy.ops[0], Place(policy.tensors, SIZE))
+    return np.clip((given - mean) * scale, -clip, clip)
+
+
 def clear(policy, given):
     """[n, m] Where the best of a dimension's bins leads by more than 1e-4, so that rounding cannot decide."""
-    [*before, last] = policy.ops
-    if last["op"] not in ("categorical", "choices"):
+    if policy.ops[-2]["op"] not in ("categorical", "choices"):
         return np.ones((len(given), policy.tensors["space/low"].size), bool)
-    x = policy.outputs(given)
-    for op in before:
-        x = OPS[op["op"]](op, policy.tensors)(x, "mode", None)
+    last, x = policy.distribution(normalized(policy, given))
     counts = COUNTS if last["op"] == "choices" else [last["bins"]] * (x.shape[1] // last["bins"])
     parts = [np.sort(part, axis=-1) for part in np.split(x, np.cumsum(counts)[:-1], axis=-1)]
     return np.stack([p[:, -1] - p[:, -2] > 1e-4 if p.shape[1] > 1 else p[:, 0] == p[:, 0] for p in parts], axis=1)
@@ -144,10 +152,49 @@ def test_c(head, choose, tmp_path):
     assert_same_actions(policy, choose, OBSERVATIONS, actions)
 
 
-@pytest.mark.parametrize(("actions", "normalize", "shape"), [("clip", False, None), ("raw", True, (2, 2))])
-def test_settings_other_than_the_usual(actions, normalize, shape, tmp_path):
-    policy = policy_of("gaussian", actions=actions, normalize_observations=normalize, shape=shape or (4,))
-    given = OBSERVATIONS[:300] if not normalize else OBSERVATIONS
+@pytest.mark.parametrize("head", BOX_HEADS)
+def test_a_policy_that_began_narrow_is_exported_like_any_other(head, tmp_path):
+    made = HEADS.get(head)(initial_std=0.4)
+    policy = random_policy(made, Box(LOW, HIGH, dtype=np.float32), SIZE)
+    usual = policy_of(head)
+    assert policy.ops == usual.ops
+    changed = {name for name in usual.tensors if (policy.tensors[name] != usual.tensors[name]).any()}
+    assert changed == ({"head/log_std"} if "head/log_std" in usual.tensors else {"policy/2/b"})
+    by_onnx, onnx_actions = in_onnxruntime(file_bytes(policy, "onnx", "mean"), OBSERVATIONS)
+    by_numpy, numpy_actions = in_python(file_bytes(policy, "numpy", "mean"), OBSERVATIONS, tmp_path)
+    for outputs in (by_onnx, by_numpy):
+        np.testing.assert_allclose(outputs, policy.outputs(OBSERVATIONS), rtol=1e-4, atol=3e-5)
+    for actions in (onnx_actions, numpy_actions, in_c(file_bytes(policy, "c", "mean"), OBSERVATIONS, tmp_path)):
+        assert_same_actions(policy, "mean", OBSERVATIONS, actions)
+
+
+TRUNKS = [
+    *(MLP((16, 8), name, layer_norm=True) for name in ACTIVATIONS),
+    MLP((16, 8), "relu"),
+    MLP(()),
+    SimBa(trunk_width=8, trunk_blocks=2),
+]
+
+
+@pytest.mark.parametrize("trunk", TRUNKS, ids=str)
+def test_every_target_has_the_network_of_the_agent(trunk, tmp_path):
+    head, space = HEADS.get("ordinal")(), Box(LOW, HIGH, dtype=np.float32)
+    policy = random_policy(head, space, SIZE, trunk)
+    agent = Agent(head, trunk, Squared(), space, SIZE, policy_gain=3.0)
+    trained = agent.outputs(agent.init(jax.random.key(1)), normalized(policy, OBSERVATIONS))[0]
+    np.testing.assert_allclose(policy.outputs(OBSERVATIONS), trained, rtol=1e-4, atol=3e-5)
+    by_onnx, onnx_actions = in_onnxruntime(file_bytes(policy, "onnx"), OBSERVATIONS)
+    by_numpy, numpy_actions = in_python(file_bytes(policy, "numpy"), OBSERVATIONS, tmp_path)
+    for outputs in (by_onnx, by_numpy):
+        np.testing.assert_allclose(outputs, policy.outputs(OBSERVATIONS), rtol=1e-4, atol=3e-5)
+    for actions in (onnx_actions, numpy_actions, in_c(file_bytes(policy, "c"), OBSERVATIONS, tmp_path)):
+        assert_same_actions(policy, "mode", OBSERVATIONS, actions)
+
+
+@pytest.mark.parametrize(("clip", "shape"), [(None, None), (10.0, (2, 2))])
+def test_settings_other_than_the_usual(clip, shape, tmp_path):
+    policy = policy_of("gaussian", scale=False, clip=clip, shape=shape)
+    given = OBSERVATIONS if clip else OBSERVATIONS[:300]
     _, by_onnx = in_onnxruntime(file_bytes(policy, "onnx"), given)
     _, by_numpy = in_python(file_bytes(policy, "numpy"), given, tmp_path)
     assert by_onnx.shape == by_numpy.shape == (len(given), *(shape or (4,)))
@@ -156,7 +203,7 @@ def test_settings_other_than_the_usual(actions, normalize, shape, tmp_path):
 
 
 def test_bounds_that_are_not_finite_are_none(tmp_path):
-    made = policy_of("gaussian", actions="raw")
+    made = policy_of("gaussian", scale=False)
     unbounded = {"space/low": np.full(4, -np.inf, np.float32), "space/high": np.full(4, np.inf, np.float32)}
     policy = Policy({**made.tensors, **unbounded}, made.meta)
     given = OBSERVATIONS[:300]
@@ -175,7 +222,7 @@ def test_the_self_test_of_a_numpy_file_can_fail(tmp_path):
     path = tmp_path / "robot.py"
     path.write_text(text)
     tested = subprocess.run([sys.executable, path], capture_output=True, text=True)
-    assert (tested.returncode, tested.stdout) == (0, "8 of 8 observations give the action they should.\n")
+    assert (tested.returncode, tested.stdout) == (0, "8 of 8 observations give the expected action.\n")
     path.write_text(text.replace("np.tanh(", "np.sin(", 1))
     tested = subprocess.run([sys.executable, path], capture_output=True, text=True)
     assert tested.returncode == 1
@@ -239,22 +286,17 @@ for method in ("outputs", "parameters", "distribution", "to_unit", "by_dimension
     setattr(Undeployable, method, getattr(HEADS.get("gaussian")(), method))
 
 
-def trained(head, name):
-    run = detent.Run("probe/action", head="gaussian", steps=64, envs=4, batch_size=64)
-    object.__setattr__(run, "head", head)
-    object.__setattr__(run, "names", ("probe/action", name, "ppo", "modern"))
-    *_, last = train(run)
-    return last.policy()
-
-
-def test_a_head_that_cannot_be_deployed_trains_and_says_what_is_missing(tmp_path):
-    for head, name, sentence in (
-        (Undeployable(), "mine", r"The head 'mine' has no method `deploy`"),
-        (Foreign(), "odd", r"The head 'odd' (needs|uses) the op 'frobnicate'"),
+def test_a_head_that_cannot_be_deployed_trains_and_says_what_is_missing(tmp_path, monkeypatch):
+    monkeypatch.setattr(HEADS, "_entries", dict(HEADS._entries))  # what is registered here stays here
+    for head, name, error, sentence in (
+        (Undeployable, "mine", BadInput, r"The head 'mine' has no method `deploy`"),
+        (Foreign, "odd", Corrupt, r"The head 'odd' needs the op 'frobnicate'"),
     ):
-        policy = trained(head, name)
+        detent.register_head(name, head)
+        *_, last = train(detent.Run("probe/action", head=name, steps=64, envs=4, batch_size=64))
+        policy = last.policy()
         policy.save(tmp_path / "p.safetensors")
-        with pytest.raises(BadInput, match=sentence):
+        with pytest.raises(error, match=sentence):
             load(tmp_path / "p.safetensors")
         for target in TARGETS:
             with pytest.raises(BadInput, match=sentence):
@@ -301,7 +343,7 @@ def test_bad_input_gets_a_sentence(words, sentence, run_directory, capsys):
 
 def test_without_onnx_a_sentence_says_how_to_install_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "onnx", None)
-    with pytest.raises(BadInput, match=re.escape("pip install 'detent[onnx]'")):
+    with pytest.raises(BadInput, match=re.escape("pip install 'detent-rl[onnx]'")):
         file_bytes(policy_of("ordinal"), "onnx")
 
 

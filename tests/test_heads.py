@@ -21,7 +21,7 @@ from scipy import special, stats
 
 from detent.distributions import log_gamma_variable
 from detent.errors import BadInput
-from detent.heads import HEADS
+from detent.heads import HEADS, initial_outputs
 from detent.options import options_of
 from detent.rollout import Edge
 from updates import BOX_HEADS
@@ -518,13 +518,17 @@ def other_values(declared):
         return [choice for choice in declared.metadata["limits"]["choices"] if choice != default]
     if isinstance(default, bool):
         return [not default]
+    if default is None:
+        return [0.5, 0.2]
     return [default + 3, default - 3] if isinstance(default, int) else [default + 0.5, default - 0.5]
 
 
 def character(head):
     """What can be seen of a head from outside, as text."""
-    out, parameters = inputs = np.resize([1.0, -2.0, 0.5], head.outputs(space(1))), head.parameters(space(1))
-    return json.dumps([len(out), jax.tree.map(np.ndarray.tolist, jax.device_get(parameters)), head.deploy()]) + str(
+    parameters = head.parameters(space(1))
+    inputs = np.resize([1.0, -2.0, 0.5], head.outputs(space(1))), parameters
+    first = initial_outputs(head, space(1)).tolist()
+    return json.dumps([first, jax.tree.map(np.ndarray.tolist, jax.device_get(parameters)), head.deploy()]) + str(
         [entropy(head, inputs), mode(head, inputs)]
     )
 

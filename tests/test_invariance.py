@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from detent import kfac
-from detent.algorithms.acktr import policy_matrices, policy_seen, with_policy_matrices
+from detent.algorithms.acktr import policy_matrices, policy_seen
 from detent.algorithms.ppo import PPO
 from detent.algorithms.samples import samples, standardized, weights
 from detent.algorithms.trpo import TRPO, policy_vector
@@ -71,7 +71,7 @@ def natural_gradient_step(agent, parameters, rollout):
     fisher = jax.jit(jax.vmap(TRPO().fisher_product(agent, parameters, batch)))(jnp.eye(theta.size))
     gradient = jax.jit(jax.grad(lambda t: objective(agent, with_theta(t), batch)))(theta)
     direction, _, rank, _ = np.linalg.lstsq(fisher, gradient, rcond=1e-10)
-    ignored = agent.space.shape[0] * (agent.hidden_sizes[-1] + 1)  # shifts of each dimension's logits
+    ignored = agent.space.shape[0] * (agent.trunk.hidden_sizes[-1] + 1)  # shifts of each dimension's logits
     assert rank == theta.size - ignored
     return with_theta(theta + np.sqrt(2 * MAX_KL / (gradient @ direction)) * direction)
 
@@ -79,8 +79,8 @@ def natural_gradient_step(agent, parameters, rollout):
 def kfac_step(agent, parameters, rollout):
     """A^+ G S^+ for every layer, as long as its trust region."""
     batch = batch_of(agent, parameters, rollout)
-    matrices = policy_matrices(parameters)
-    gradient = jax.jit(jax.grad(lambda m: objective(agent, with_policy_matrices(parameters, m), batch)))(matrices)
+    matrices, with_matrices = policy_matrices(parameters)
+    gradient = jax.jit(jax.grad(lambda m: objective(agent, with_matrices(m), batch)))(matrices)
     blocks = [kfac.one_block(4), output_blocks(agent.head, agent.space)]
     seen = policy_seen(agent, parameters, batch.observation, jax.random.key(3))
     steps = []
@@ -90,7 +90,7 @@ def kfac_step(agent, parameters, rollout):
         steps.append(kfac.natural_gradient(inverted, g, block))
     squared = sum(jnp.vdot(s, g) for s, g in zip(steps, gradient, strict=True))
     moved = [m + np.sqrt(2 * MAX_KL / squared) * s for m, s in zip(matrices, steps, strict=True)]
-    return with_policy_matrices(parameters, moved)
+    return with_matrices(moved)
 
 
 def adam_step(agent, parameters, rollout):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box
 
-from detent.algorithms.acktr import policy_matrices, policy_seen, with_policy_matrices
+from detent.algorithms.acktr import policy_matrices, policy_seen
 from detent.heads import HEADS, output_blocks
 from detent.heads.discrete import Discrete
 from detent.heads.gaussian import Gaussian
@@ -16,7 +16,6 @@ from detent.kfac import (
     KFAC,
     Curvature,
     Seen,
-    as_layers,
     as_matrices,
     damped_inverse,
     factors,
@@ -25,7 +24,9 @@ from detent.kfac import (
     one_block,
     share_within,
 )
-from updates import BOX_HEADS, make_agent
+from detent.trunks.mlp import MLP
+from detent.trunks.simba import SimBa
+from updates import BOX_HEADS, bits, make_agent
 
 every_head = pytest.mark.parametrize("head", BOX_HEADS)
 
@@ -50,11 +51,12 @@ def kronecker(factor, blocks):
 
 def scores_of(agent, parameters, observation, action):
     """[b, p] Each sample's gradient of log pi in the flattened matrices of the policy's layers."""
+    matrices, with_matrices = policy_matrices(parameters)
 
     def log_prob(matrices, observation, action):
-        return agent.policy(with_policy_matrices(parameters, matrices), observation).log_prob(action)
+        return agent.policy(with_matrices(matrices), observation).log_prob(action)
 
-    each = jax.vmap(jax.grad(log_prob), (None, 0, 0))(policy_matrices(parameters), observation, action)
+    each = jax.vmap(jax.grad(log_prob), (None, 0, 0))(matrices, observation, action)
     return np.concatenate([g.reshape(len(observation), -1) for g in each], axis=1)
 
 
@@ -73,7 +75,7 @@ def test_one_linear_layer_and_one_input_are_exact(head):
     seen = jax.jit(lambda: policy_seen(agent, parameters, observation, key))()
     exact = scores_of(agent, parameters, observation, agent.policy(parameters, observation).sample(key))
     start = 0
-    for layer, matrix in zip(seen, policy_matrices(parameters), strict=True):
+    for layer, matrix in zip(seen, policy_matrices(parameters)[0], strict=True):
         block = one_block(matrix.shape[1])
         own = exact[:, start : start + matrix.size]
         start += matrix.size
@@ -90,6 +92,7 @@ def test_a_gaussian_of_unit_variance_is_exact():
     observation = np.repeat(x, 4, axis=0)
     action = np.asarray(agent.policy(parameters, observation).mean) + np.tile(signs, (40, 1))
     seen, _ = inputs_and_scores(
+        agent.policy_program,
         parameters["policy"],
         jnp.asarray(observation),
         lambda out, _: agent.head.distribution(out, parameters["head"]).log_prob(action).sum(),
@@ -106,6 +109,34 @@ def test_the_gaussians_log_std_is_a_layer_with_fisher_information_2():
     own = factors(seen[-1], uniform(20_000), one_block(2))
     np.testing.assert_allclose(own.inputs, [[1.0]])
     np.testing.assert_allclose(own.outputs[0], 2.0 * np.eye(2), atol=0.15)
+
+
+@pytest.mark.parametrize("trunk", [MLP((4,), "silu", layer_norm=True), SimBa(4, 1)], ids=str)
+def test_inputs_and_scores_are_the_gradient_of_every_sample(trunk):
+    """Also of scales and shifts, and of layers that a residual passes by."""
+    agent = make_agent(Gaussian(), trunk=trunk)
+    parameters = float64_parameters(agent)
+    observation = jnp.asarray(np.random.default_rng(1).normal(size=(6, 3)))
+    key = jax.random.key(4)
+    seen = jax.jit(lambda: policy_seen(agent, parameters, observation, key))()
+    found = [np.einsum("bi,bo->bio", layer.inputs, layer.scores).reshape(6, -1) for layer in seen]
+    action = agent.policy(parameters, observation).sample(key)
+    np.testing.assert_allclose(np.concatenate(found, axis=1), scores_of(agent, parameters, observation, action))
+
+
+def test_a_layer_norms_fisher_information_is_exact():
+    """It has no inputs that its scores could depend on: E[s s^T], whatever the observations."""
+    agent = make_agent(Discrete(3), trunk=MLP((4,), layer_norm=True))
+    parameters = float64_parameters(agent)
+    observation = jnp.asarray(np.random.default_rng(1).normal(size=(50, 3)))
+    key = jax.random.key(4)
+    seen = jax.jit(lambda: policy_seen(agent, parameters, observation, key))()
+    exact = scores_of(agent, parameters, observation, agent.policy(parameters, observation).sample(key))
+    own = exact[:, 16:24]  # after 4 x 4 of the first layer: 4 scales and 4 shifts
+    found = factors(seen[1], uniform(50), one_block(8))
+    np.testing.assert_allclose(found.inputs, [[1.0]])
+    np.testing.assert_allclose(found.outputs[0], own.T @ own / 50, atol=1e-12)
+    assert np.linalg.norm(own) > 0.1
 
 
 @every_head
@@ -219,7 +250,8 @@ def test_a_step_is_halved_until_its_true_kl_is_within_the_trust_region(kl, share
 
 
 def test_layers_as_matrices_and_back():
-    layers = make_agent(Discrete(3), hidden_sizes=(4,)).init(jax.random.key(0))["policy"]
-    for old, new in zip(layers, as_layers(as_matrices(layers)), strict=True):
-        for name in ("w", "b"):
-            np.testing.assert_array_equal(old[name], new[name])
+    layers = make_agent(Discrete(3), trunk=SimBa(4, 1)).init(jax.random.key(0))["policy"]
+    matrices, as_layers = as_matrices(layers)
+    assert [matrix.shape for matrix in matrices] == [(4, 4), (1, 8), (5, 16), (17, 4), (1, 8), (5, 6)]
+    assert bits(as_layers(matrices)) == bits(layers)
+    assert jax.tree.structure(as_layers(matrices)) == jax.tree.structure(layers)

@@ -61,6 +61,32 @@ def test_one_big_batch_equals_many_small_ones():
     np.testing.assert_allclose(apart.count, together.count, rtol=1e-6)
 
 
+@pytest.mark.parametrize("seen", [2.0**24, 2.0**40])
+def test_moments_neither_drift_nor_stall_however_many_samples_came_before(seen):
+    """Steps of one environment each, long after a float32 could still count them; 2,000 runs beside each
+    other make a billion steps.
+
+    A batch that counts too little is rounded away, or always in one direction: by a percent in 200,000 steps.
+    """
+    table = jnp.asarray(np.random.default_rng(7).normal(size=8192).astype(np.float32))
+    spread, truth = float(table.std()), float(table.mean())
+    start = Moments(jnp.full(2000, truth), jnp.full(2000, spread**2), jnp.asarray(seen, jnp.float32))
+
+    def step(i, moments):
+        x = table[(7919 * i + 104729 * jnp.arange(2000)) % 8192]
+        return moments.update(x[None], jnp.ones(1))
+
+    moments = jax.jit(lambda m: jax.lax.fori_loop(0, 500_000, step, m))(start)
+    np.testing.assert_allclose(moments.var, spread**2, rtol=0.005)
+    np.testing.assert_allclose(moments.mean, truth, atol=0.005 * spread)
+    # And they still follow: of a shift by one spread, a million steps from now on would show 1 - 1/e.
+    shifted = jax.jit(lambda m: jax.lax.fori_loop(0, 500_000, lambda i, m: m.update(ONE, jnp.ones(1)), m))(start)
+    np.testing.assert_allclose(shifted.mean, truth + (1.0 - truth) * (1.0 - np.exp(-500_000 / 2**20)), rtol=0.02)
+
+
+ONE = jnp.ones((1, 2000))
+
+
 def test_before_anything_is_seen_normalising_changes_little():
     moments = Moments.zero((2,))
     np.testing.assert_array_equal(moments.mean, 0.0)

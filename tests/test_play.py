@@ -15,11 +15,12 @@ from gymnasium.spaces import Box
 from PIL import Image
 
 from detent.cli import main
-from detent.configuration import Run
-from detent.environments.host import action_space
+from detent.environments.spaces import action_space
 from detent.errors import BadInput, EnvironmentFailed
 from detent.play import BAR, Film, choose_backend, factory_of, heights, make_env, play, with_overlay
 from detent.policy import load
+from detent.runs.identity import without_free
+from detent.runs.run import Run
 from detent.tasks import TASKS, find_task
 from policies import random_policy
 
@@ -41,7 +42,11 @@ def random_player(task, **options):
     space, shape, size = env.action_space, env.action_space.shape, env.observation_space.shape[0]
     env.close()
     policy = random_policy(
-        run.head, action_space(task, space, bounded=True), size, shape=list(shape), configuration=run.identity
+        run.head,
+        action_space(task, space, bounded=True),
+        size,
+        shape=list(shape),
+        configuration=without_free(run.configuration),
     )
     return run, policy
 
@@ -239,9 +244,9 @@ def test_a_film_is_whole_or_absent(tmp_path):
     ("words", "sentence"),
     [
         (["--window"], "There is no display for a window"),
-        (["--window", "--out", "x"], "nothing is recorded"),
+        (["--window", "--out", "x"], "records nothing"),
         (["--episodes", "0"], "--episodes must be a whole number of at least 1"),
-        (["--best"], "--best is for a run directory"),
+        (["--best"], "--best needs a run directory"),
     ],
 )
 def test_bad_input_gets_a_sentence(words, sentence, tmp_path, capsys):
@@ -255,7 +260,7 @@ def test_bad_input_gets_a_sentence(words, sentence, tmp_path, capsys):
 def test_a_task_without_pictures_and_a_file_without_a_task(tmp_path, capsys):
     run, policy = random_player("Hopper-v5")
     path = tmp_path / "p.safetensors"
-    old = {**run.identity, "task": "Hopper-v3"}
+    old = {**without_free(run.configuration), "task": "Hopper-v3"}
     type(policy)(policy.tensors, {**policy.meta, "configuration": old}).save(path)
     assert main(["play", str(path)]) == 2
     assert "trained on Hopper-v5 can be watched" in capsys.readouterr().err

@@ -6,22 +6,31 @@ import pickle
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import gymnasium
 import jax
 import numpy as np
 import pytest
 from gymnasium.spaces import Box, Discrete, MultiDiscrete
+from safetensors.numpy import load_file
 
 from detent.agent import Agent
-from detent.configuration import Run
-from detent.environments.host import action_space, choices_of
+from detent.critics.squared import Squared
+from detent.environments.spaces import action_space, choices_of
 from detent.errors import BadInput, DetentError
-from detent.files import write_tensors
+from detent.export import TARGETS, file_bytes
+from detent.files import Corrupt, read_tensors, write_tensors
 from detent.heads import HEADS
-from detent.policy import OPS, Policy, load
+from detent.networks import ACTIVATIONS
+from detent.ops import OPS
+from detent.policy import Policy, load, whole_ops
+from detent.report.actions import action_distributions
 from detent.rollout import Edge
-from detent.runs import evaluate_run, train
+from detent.runs.execution import evaluate_run, train
+from detent.runs.run import Run
+from detent.trunks.mlp import MLP
+from detent.trunks.simba import SimBa
 from policies import random_policy
 from updates import BOX_HEADS
 
@@ -32,8 +41,8 @@ SIZE = 7
 def agent_and_policy(head_name, actions="scale"):
     """An agent with wide-awake random weights, and its policy."""
     space = Box(LOW, HIGH, dtype=np.float32)
-    agent = Agent(HEADS.get(head_name)(), space, SIZE, policy_gain=3.0)
-    policy = random_policy(agent.head, space, SIZE, agent.hidden_sizes, actions=actions)
+    agent = Agent(HEADS.get(head_name)(), MLP(), Squared(), space, SIZE, policy_gain=3.0)
+    policy = random_policy(agent.head, space, SIZE, agent.trunk, scale=actions == "scale")
     return agent, agent.init(jax.random.key(1)), policy
 
 
@@ -146,16 +155,13 @@ def test_actions_have_the_environments_own_shape(space):
     flat = action_space("own", space, bounded=True)
     counts = choices_of(space)
     head = HEADS.get("ordinal")() if counts is None else HEADS.get("categorical")(counts)
-    policy = random_policy(head, flat, SIZE, shape=list(space.shape))
+    policy = random_policy(head, flat, SIZE, shape=space.shape)
     for act in (policy, policy.mean, policy.sample, lambda o: policy.predict(o)[0]):
         single, batch = act(OBSERVATIONS[0]), act(OBSERVATIONS)
         assert single in space
         assert batch.shape == (200, *space.shape)
         assert all(action in space for action in batch)
     assert len(np.unique(policy(OBSERVATIONS).reshape(200, -1), axis=0)) > 1
-    # A file of before has no shape: its actions have one axis.
-    before = Policy(policy.tensors, {k: v for k, v in policy.meta.items() if k != "shape"})
-    np.testing.assert_array_equal(before(OBSERVATIONS), policy(OBSERVATIONS).reshape(200, -1))
 
 
 class Rectangular(gymnasium.Env):
@@ -224,8 +230,11 @@ def test_bad_observations_are_refused_in_a_sentence(observation, sentence):
             assert "\n" not in str(raised.value)
 
 
-def test_every_op_that_a_head_deploys_is_known():
-    assert {op["op"] for name in HEADS.names() for op in HEADS.get(name)().deploy()} == set(OPS)
+def test_every_op_that_a_policy_can_have_is_known():
+    heads = [op for name in HEADS.names() for op in HEADS.get(name)().deploy()]
+    trunks = [*SimBa().program(3, 2), *(op for name in ACTIVATIONS for op in MLP(activation=name).program(3, 2))]
+    used = whole_ops(trunks, heads, clip=1.0, scale=True, shape=[2])
+    assert {op["op"] for op in used} == set(OPS)
 
 
 def test_bad_files_are_refused_in_a_sentence(tmp_path):
@@ -240,12 +249,108 @@ def test_bad_files_are_refused_in_a_sentence(tmp_path):
         with pytest.raises(DetentError, match=r"p\.safetensors"):
             load(path)
     write_tensors(path, dict(policy.tensors), {"kind": "policy", "schema": 99})
-    with pytest.raises(DetentError, match="not a Detent policy of version"):
+    with pytest.raises(DetentError, match="schema is not that of a Detent policy of version 2 or earlier"):
         load(path)
-    Policy(policy.tensors, {**policy.meta, "ops": [{"op": "rm -rf"}]}).save(path)
-    with pytest.raises(BadInput, match="'rm -rf'"):
-        load(path)
-    for key, value in {"shape": [2, 2], "clip": None, "ops": [{"op": "categorical", "bins": 2}]}.items():
-        Policy(policy.tensors, {**policy.meta, key: value}).save(path)
-        with pytest.raises(DetentError, match="its parts do not fit together"):
-            load(path)
+
+
+def forged(policy, number, *ops, **changes):
+    """The policy's ops with others in place of one, or that one with other constants."""
+    whole = list(policy.ops)
+    whole[number : number + 1 or None] = ops or [{**whole[number], **changes}]
+    return Policy(policy.tensors, {**policy.meta, "ops": whole})
+
+
+def test_forged_ops_are_refused_in_a_sentence_before_anything_is_computed(tmp_path):
+    """Ops are normalize, linear, tanh, linear, tanh, linear, normal or running_sum and categorical, bounds."""
+    _, _, gaussian = agent_and_policy("gaussian")
+    _, _, ordinal = agent_and_policy("ordinal")
+    keep, add = {"op": "keep"}, {"op": "add"}
+    tensors = dict(gaussian.tensors)
+    for policy, sentence in (
+        (forged(gaussian, 6, {"op": "rm -rf"}), "'rm -rf', which this version of Detent does not have"),
+        (forged(gaussian, 6, {"op": ["tanh"]}), "do not fit together"),
+        (forged(gaussian, 6, "tanh"), "ops is not a list of ops"),
+        (forged(gaussian, 6, {"op": "categorical", "bins": 2}), "3 numbers cannot be split into dimensions of 2 bins"),
+        (forged(gaussian, 6, {"op": "categorical"}), "Op 6 of the policy, categorical, does not fit"),
+        (forged(ordinal, 7, bins=10**12), "33 numbers cannot be split into dimensions of 1000000000000 bins"),
+        (forged(ordinal, 7, bins=1), "cannot be split into dimensions of 1 bins"),
+        (forged(ordinal, 7, bins=0), "cannot be split into dimensions of 0 bins"),
+        (forged(ordinal, 7, bins=-3), "cannot be split into dimensions of -3 bins"),
+        (forged(ordinal, 7, bins=11.0), "cannot be split into dimensions of 11.0 bins"),
+        (forged(gaussian, 6, {"op": "choices", "counts": "3,-1,1"}), "3 numbers are not 3,-1,1 choices"),
+        (forged(gaussian, 6, {"op": "choices", "counts": 3}), "Op 6 of the policy, choices, does not fit"),
+        (forged(gaussian, 6, {"op": "beta"}), "3 numbers cannot be split in half"),
+        (forged(gaussian, 6, {"op": "normal", "log_std": "nothing"}), "Op 6 of the policy, normal, does not fit"),
+        (forged(gaussian, 0, clip=None), "Op 0 of the policy, normalize, does not fit"),
+        (forged(gaussian, 0, clip=-1.0), "clip is -1.0 instead of a positive number"),
+        (forged(gaussian, 0, clip=10**400), "a number is not finite or too large"),
+        (forged(gaussian, 0, clip=10**300), "clip is 1000000000.* instead of a positive number"),
+        (
+            forged(gaussian, 3, parameters="policy/0"),
+            r"policy/0/w is float32\[7, 64\] instead of 64 x any real numbers",
+        ),
+        (forged(gaussian, 3, parameters="../../etc"), "Op 3 of the policy, linear, does not fit"),
+        (
+            forged(gaussian, 3, {"op": "layer_norm", "parameters": "policy/0", "epsilon": 1e-5}),
+            "layer_norm, does not fit",
+        ),
+        (forged(gaussian, 2, keep), "A network must have an `add` for every `keep`"),
+        (forged(gaussian, 2, add), "nothing of this size was kept"),
+        (forged(gaussian, 1, keep, gaussian.ops[1], add), "nothing of this size was kept"),
+        (forged(gaussian, -1, shape=[2, 2]), r"3 numbers are not an action of shape \[2, 2\]"),
+        (forged(gaussian, -1, shape=[-1, -3]), r"not an action of shape \[-1, -3\]"),
+        (forged(gaussian, -1, shape=[3.0]), r"not an action of shape \[3.0\]"),
+        (forged(gaussian, -1, shape="3"), "not an action of shape"),
+        (forged(gaussian, -1, {"op": "tanh"}), "apply the bounds last"),
+        (forged(gaussian, 2, gaussian.ops[0]), "normalize first"),
+        (forged(gaussian, 2, *[{"op": "tanh"}] * 10_001), "at most 10000 ops, not 10008"),
+        (Policy(tensors, {**gaussian.meta, "ops": []}), "apply the bounds last"),
+        (Policy(tensors, {**gaussian.meta, "ops": [{"op": "bounds", "scale": True, "shape": [7]}]}), "one linear op"),
+        (Policy(tensors, {**gaussian.meta, "ops": 3}), "ops is not a list of ops"),
+        (Policy(tensors, {}), "ops is missing"),
+        (Policy({**tensors, "space/low": np.zeros(2, np.float32)}, gaussian.meta), "are not 3 numbers each"),
+        (Policy({**tensors, "policy/0/b": np.zeros(64, np.int64)}, gaussian.meta), r"int64\[64\] instead of 64 real"),
+        (Policy({**tensors, "policy/2/b": np.full(3, np.nan, np.float32)}, gaussian.meta), "not have finite numbers"),
+        (Policy({**tensors, "observation/mean": np.float32(0)}, gaussian.meta), "do not fit together"),
+    ):
+        write_tensors(tmp_path / "p.safetensors", dict(policy.tensors), {"schema": 2, "kind": "policy", **policy.meta})
+        with pytest.raises(Corrupt, match=sentence) as raised:
+            load(tmp_path / "p.safetensors")
+        assert "\n" not in str(raised.value)
+
+
+# --- Files of version 0.1.0 ---
+
+BEFORE = Path(__file__).parent / "data" / "v0.1.0" / "policies"
+"""Written by that version: policies, and what they did."""
+
+
+@pytest.mark.parametrize("name", ["ordinal", "gaussian", "beta", "categorical"])
+def test_a_policy_of_0_1_0_acts_as_it_did(name, tmp_path):
+    policy, acted = load(BEFORE / f"{name}.safetensors"), load_file(BEFORE / "actions.safetensors")
+    given = acted["observations"]
+    load(BEFORE / f"{name}.safetensors").save(tmp_path / "again.safetensors")
+    for one in (policy, load(tmp_path / "again.safetensors")):
+        for choose, act in (("mode", one), ("mean", one.mean)):
+            assert act(given).shape == acted[f"{name}/{choose}"].shape
+            np.testing.assert_allclose(act(given), acted[f"{name}/{choose}"], rtol=1e-5, atol=1e-6)
+        drawn = one.sample(given, np.random.default_rng(5))
+        np.testing.assert_allclose(drawn, acted[f"{name}/sample"], rtol=1e-5, atol=1e-6)
+    assert action_distributions(policy) is not None
+    for target in TARGETS:
+        assert file_bytes(policy, target) == file_bytes(load(tmp_path / "again.safetensors"), target)
+
+
+def test_a_damaged_policy_of_0_1_0_is_refused(tmp_path):
+    tensors, meta = read_tensors(BEFORE / "ordinal.safetensors")
+    for key in ("ops", "clip", "actions", "normalize_observations"):
+        write_tensors(tmp_path / "p.safetensors", tensors, {k: v for k, v in meta.items() if k != key})
+        with pytest.raises(Corrupt, match="ops is missing" if key == "ops" else "do not fit together"):
+            load(tmp_path / "p.safetensors")
+    without = {k: v for k, v in tensors.items() if k != "policy/1/w"}
+    write_tensors(tmp_path / "p.safetensors", without, meta)
+    with pytest.raises(Corrupt, match="is not a valid policy"):
+        load(tmp_path / "p.safetensors")
+    write_tensors(tmp_path / "p.safetensors", tensors, {**meta, "ops": None})
+    with pytest.raises(BadInput, match="has no method `deploy`"):
+        load(tmp_path / "p.safetensors")

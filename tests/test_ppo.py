@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from detent.algorithms import Rollout
 from detent.algorithms.ppo import PPO
 from detent.algorithms.samples import Sample, explained_variance, samples
 from detent.errors import BadInput
+from detent.heads.discrete import Discrete
 from detent.heads.gaussian import Gaussian
+from marks import slow_unless
 from updates import bits, distance, make_agent, random_rollout, update
 
 
@@ -93,6 +98,19 @@ def test_explained_variance_of_a_perfect_a_constant_and_a_half_right_critic():
         for value in (target, np.full(5, 7.0, np.float32), target / 2)
     ]
     np.testing.assert_allclose(found, [1.0, 0.0, 0.75], atol=1e-6)
+
+
+def test_a_step_that_only_resets_may_become_as_likely_as_it_likes(agent, rollout):
+    """Its ratio overflows, and 0 times infinity is no number."""
+    parameters = agent.init(jax.random.key(3))
+    value = agent.value(parameters, rollout.observation)
+    log_prob = np.where(rollout.valid, rollout.log_prob, -1e4)
+    batch = samples(small(), rollout._replace(log_prob=log_prob), value, value)
+    (loss, metrics), gradient = jax.jit(jax.value_and_grad(lambda p: small().loss(agent, p, batch), has_aux=True))(
+        parameters
+    )
+    for number in jax.tree.leaves((loss, metrics, gradient)):
+        assert np.isfinite(number).all()
 
 
 # One whole update.
@@ -188,20 +206,69 @@ def test_an_update_takes_one_optimizer_step_per_minibatch_and_epoch(agent):
 
 
 def test_a_small_target_kl_stops_after_the_first_epoch(agent, rollout):
-    stopped, metrics = update(small(target_kl=1e-6), agent, rollout)
+    stopped, metrics = update(small(target_kl=1e-9), agent, rollout)
     once, _ = update(small(epochs=1), agent, rollout)
     assert metrics["epochs"] == 1
     assert distance(stopped.parameters, once.parameters) < 1e-6
 
 
-def test_the_kl_limit_can_be_shared_by_the_action_dimensions(agent, rollout):
+@pytest.mark.parametrize(
+    ("kl_from", "recorded"),
+    slow_unless(
+        lambda kl_from, _: kl_from == "distributions",
+        [("distributions", "kl_divergence_loss"), ("samples", "approx_kl")],
+    ),
+)
+def test_the_kl_limit_can_be_divided_by_the_number_of_action_dimensions(agent, rollout, kl_from, recorded):
     """A limit a little above the KL of the first epoch stops nothing, unless it is divided."""
     dimensions = agent.space.shape[0]
     assert dimensions > 1
-    kl = float(update(small(epochs=1), agent, rollout)[1]["approx_kl"])
-    for shared in (False, True):
-        _, metrics = update(small(epochs=2, target_kl=1.2 * kl, kl_per_dimension=shared), agent, rollout)
-        assert metrics["epochs"] == (1 if shared else 2)
+    kl = float(update(small(epochs=1, target_kl=100.0, kl_from=kl_from), agent, rollout)[1][recorded])
+    for divided in (False, True):
+        ppo = small(epochs=2, target_kl=1.2 * kl, divide_target_kl=divided, kl_from=kl_from)
+        assert update(ppo, agent, rollout)[1]["epochs"] == (1 if divided else 2)
+
+
+def test_the_kl_that_stops_the_epochs_is_that_of_the_distributions(agent, rollout):
+    start = agent.init(jax.random.key(2))
+    state, metrics = update(small(target_kl=100.0, learning_rate=0.01), agent, rollout)
+    observation = rollout.observation[:-1][rollout.valid]
+    kl = agent.policy(start, observation).kl(agent.policy(state.parameters, observation)).mean()
+    assert metrics["kl_divergence_loss"] == pytest.approx(float(kl), rel=1e-4)
+    assert abs(metrics["approx_kl"] - kl) > 0.1 * kl
+
+
+def kl_where_it_stops(head, kl_from):
+    """The true KL of an update on noise: rewards that nothing explains, of eight action dimensions."""
+    agent = make_agent(head, observation_size=64, dims=8, hidden_sizes=(32, 32))
+    ppo = PPO(
+        batch_size=1024, learning_rate=5e-4, epochs=30, gamma=0.0, recompute_advantages=False, target_kl=LIMIT,
+        kl_from=kl_from,
+    )  # fmt: skip
+    state, rng = ppo.init(agent, jax.random.key(2)), np.random.default_rng(0)
+    observation = rng.normal(size=(17, 64, 64)).astype(np.float32)
+    old = agent.policy(state.parameters, observation[:-1])
+    action = old.sample(jax.random.key(3))
+    reward, never = rng.normal(size=(16, 64)).astype(np.float32), np.zeros((16, 64), bool)
+    rollout = Rollout(observation, action, old.log_prob(action), reward, never, never, ~never)
+    state, _ = jax.jit(partial(ppo.update, agent))(state, rollout, np.float32(0.0), jax.random.key(4))
+    return float(old.kl(agent.policy(state.parameters, observation[:-1])).mean())
+
+
+LIMIT = 0.01
+
+
+@pytest.mark.parametrize(
+    "kl_from", slow_unless(lambda kl_from: kl_from == "distributions", ["distributions", "samples"])
+)
+def test_heads_may_go_equally_far(kl_from):
+    """The estimate from the samples that were just learned from stops the head with more outputs far too soon."""
+    gaussian, discrete = (kl_where_it_stops(head, kl_from) for head in (Gaussian(initial_log_std=-0.5), Discrete()))
+    if kl_from == "distributions":
+        assert 0.8 * LIMIT < gaussian < 1.6 * LIMIT
+        assert 0.8 * LIMIT < discrete < 1.6 * LIMIT
+    else:
+        assert discrete < 0.6 * gaussian
 
 
 def test_progress_and_key_matter_and_the_rest_is_deterministic(agent, rollout):

@@ -24,15 +24,17 @@ import detent
 from browser import Browser, find
 from detent import report
 from detent.cli import main
-from detent.configuration import Run
-from detent.directory import RunDirectory
-from detent.policy import Policy
+from detent.networks import deployed
+from detent.policy import Policy, whole_ops
 from detent.report.actions import Betas, Bins, Normals, action_distributions
 from detent.report.figures import band
 from detent.report.page import POINTS, downsampled, page_data
 from detent.report.summaries import Curve, read_curve
 from detent.report.variants import find_variants
-from detent.runs import Execution, execute
+from detent.runs.directory import RunDirectory
+from detent.runs.execution import Execution, execute
+from detent.runs.run import Run
+from detent.trunks.mlp import MLP
 from written import write_grid, write_run
 
 QUICK = {"batch_size": 128, "minibatch_size": 32, "epochs": 1, "envs": 8, "steps": 256}
@@ -67,8 +69,8 @@ def trained(tmp_path_factory):
 
 def write_policy(path, run):
     rng = np.random.default_rng(1)
-    inputs, dims = (4, 1) if run.names[0] == "CartPole-v1" else (11, 3)
-    outputs = {"discrete": 11 * dims, "gaussian": dims, "beta": 2 * dims, "categorical": 2}[run.names[1]]
+    inputs, dims = (4, 1) if run.names.task == "CartPole-v1" else (11, 3)
+    outputs = {"discrete": 11 * dims, "gaussian": dims, "beta": 2 * dims, "categorical": 2}[run.names.head]
     tensors = {"observation/mean": rng.normal(size=inputs), "observation/var": rng.uniform(0.5, 2.0, inputs)}
     for i, (rows, columns) in enumerate(((inputs, 8), (8, outputs))):
         tensors |= {
@@ -77,13 +79,14 @@ def write_policy(path, run):
         }
     tensors |= {"observations": rng.normal(size=(8, inputs)), "head/log_std": np.full(dims, -1.0)}
     tensors = {name: value.astype(np.float32) for name, value in tensors.items()}
-    whole = run.names[1] == "categorical"
+    whole = run.names.head == "categorical"
     bounds = (
         (np.zeros(1, np.int32), np.ones(1, np.int32)) if whole else (-np.ones(3, np.float32), np.ones(3, np.float32))
     )
     tensors |= {"space/low": bounds[0], "space/high": bounds[1]}
-    meta = {"ops": run.head.deploy(), "actions": "scale", "normalize_observations": True, "clip": 10.0, "steps": 100}
-    Policy(tensors, meta).save(path / "policy.safetensors")
+    network = deployed(MLP((8,)).program(inputs, outputs), "policy")
+    ops = whole_ops(network, run.head.deploy(), clip=10.0, scale=True, shape=bounds[0].shape)
+    Policy(tensors, {"ops": ops, "steps": 100}).save(path / "policy.safetensors")
 
 
 # --- Reading ---
@@ -135,7 +138,7 @@ def test_wall_time_goes_on_after_a_resume(tmp_path):
 def test_a_damaged_run_is_shown_as_such(runs_dir, tmp_path):
     damaged = [run for run in report.load_runs([runs_dir]) if run.status == "damaged"]
     assert [run.name for run in damaged] == ["Hopper-v5/ordinal-5"]
-    assert "line 2 is not a record" in damaged[0].why
+    assert "is not a record" in damaged[0].why
     assert damaged[0].head == "ordinal"
     shutil.copytree(runs_dir / "Ant-v5", tmp_path / "Ant-v5")
     file = tmp_path / "Ant-v5" / "ordinal-0" / "run.json"
@@ -360,7 +363,7 @@ def test_figures_in_the_papers_layout(runs_dir, tmp_path, capsys):
         (["{runs}", "--out", "{tmp}"], "Cannot write"),
         (["{runs}", "--out", "/proc/report.html"], "Cannot write"),
         (["{runs}", "--figures", "/proc/figures"], "Cannot write"),
-        (["{runs}", "--serve", "--port", "99999"], "Cannot serve on port 99999"),
+        (["{runs}", "--serve", "--port", "99999"], "--port must be a whole number of at most 65535"),
         (["{runs}", "--serve", "--port", "x"], "--port must be a whole number"),
         (["{runs}", "--serve", "--out", "x.html"], "--serve writes no files"),
         (["{runs}", "--reference", "{tmp}/none.toml"], "Cannot read"),
@@ -553,8 +556,8 @@ def test_policies_are_seen(page):
 def test_runs_from_a_compact_file_say_that_they_have_no_policy(page, runs_dir, trained, tmp_path):
     report.write_compact(report.load_runs([runs_dir]), tmp_path / "runs.jsonl")
     for places, rows, told in (
-        ([tmp_path / "runs.jsonl"], 20, "has a policy to show. Compact files hold no policies."),
-        ([tmp_path / "runs.jsonl", trained], 24, "or too many to show. Compact files hold no policies."),
+        ([tmp_path / "runs.jsonl"], 20, "has a policy to show. Compact files contain no policies."),
+        ([tmp_path / "runs.jsonl", trained], 24, "or too many to show. Compact files contain no policies."),
         ([runs_dir], 21, "has a policy to show."),
     ):
         report.write_page(report.load_runs(places), tmp_path / "compact.html")
@@ -584,3 +587,16 @@ def test_a_served_page_refreshes_itself(chromium, served):
     write_run(runs / "two", [3.0], seed=1)
     chromium.wait_for(f"{ROWS} === 2")
     assert [p for p in chromium.problems if not p.startswith(f"asked the network for {url}")] == []
+
+
+def test_the_report_needs_no_jax(trained, tmp_path):
+    """Directories, compact files, the paper's numbers and action distributions are read with NumPy alone."""
+    code = """
+import sys
+from detent.cli import main
+assert main(["report", *sys.argv[1:], "--reference", "paper", "--compact", "runs.jsonl", "--out", "page.html"]) == 0
+assert not {"jax", "gymnasium", "envpool", "optax"} & set(sys.modules)
+"""
+    subprocess.run([sys.executable, "-c", code, str(trained)], cwd=tmp_path, check=True)
+    subprocess.run([sys.executable, "-c", code, "runs.jsonl"], cwd=tmp_path, check=True)
+    assert '"policies":[]' in (tmp_path / "page.html").read_text(), "compact files have no policies"

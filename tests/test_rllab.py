@@ -14,10 +14,10 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 from scipy import stats
 
-from detent.environments import Replay
+from detent.environments import Replay, Wanted
 from detent.environments.host import Host
 from detent.errors import BadInput
-from detent.tasks import TASKS, Wanted
+from detent.tasks import TASKS
 from detent.tasks.rllab import ASSETS, ROBOTS, Options, RllabEnv, Simulations, load_model
 
 NAMES = list(ROBOTS)
@@ -330,7 +330,7 @@ def assert_same(rows, others):
 def test_a_thousand_steps(name):
     task = TASKS.get(name)
     env, size, model = task.make(Wanted(seed=0, num_envs=5)), task.size(), load_model(ROBOTS[name])
-    assert (env.observation_size, *env.space.shape, 1000) == size
+    assert (env.observation_layout.size, *env.space.shape, 1000) == size
     _, observation = env.reset()
     assert observation.shape == (5, size.observation)
     rows, _ = played(env, 200)
@@ -358,7 +358,7 @@ def test_a_thousand_steps(name):
 def test_threads_and_the_gymnasium_environment_give_the_same_bits(name, noise):
     """A batch on any number of threads is that many environments of one simulation each."""
     options = {"action_noise": noise, "horizon": 70}
-    one = Host(functools.partial(RllabEnv, name, **options), name, 3, 5)
+    one = Host(functools.partial(RllabEnv, name, **options), name, Wanted(3, 5))
     first = one.reset()[1]
     expected, _ = played(one, 120)
     for threads in (1, 2, 3):

@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env
 
+from detent.environments import Wanted
 from detent.environments.host import Host
 from detent.errors import BadInput
-from detent.tasks import TASKS, Wanted
+from detent.tasks import TASKS
 from detent.tasks.roboschool import (
     ENVIRONMENTS,
     Ant,
@@ -580,5 +581,5 @@ def test_unknown_options_are_a_sentence():
 
 def test_a_missing_pybullet_is_a_sentence(monkeypatch):
     monkeypatch.setitem(sys.modules, "pybullet", None)
-    with pytest.raises(BadInput, match=r"pip install 'detent\[roboschool\]'"):
-        Host(Ant, "roboschool/Ant", 0, 1)
+    with pytest.raises(BadInput, match=r"pip install 'detent-rl\[roboschool\]'"):
+        Host(Ant, "roboschool/Ant", Wanted(0, 1))

@@ -15,11 +15,11 @@ import pytest
 
 import detent
 from detent.cli import VERBS, main
-from detent.configuration import Run
-from detent.directory import RunDirectory
 from detent.errors import BadInput, DetentError
-from detent.runs import Execution, execute
-from detent.training import CLOCK_KEYS
+from detent.runs.directory import RunDirectory
+from detent.runs.execution import Execution, execute
+from detent.runs.run import Run
+from detent.runs.training import CLOCK_KEYS
 
 QUICK = {"batch_size": 128, "minibatch_size": 32, "epochs": 2, "envs": 8}
 FLAGS = ["--batch-size", "128", "--minibatch-size", "32", "--epochs", "2", "--envs", "8", "--quiet"]
@@ -213,7 +213,7 @@ def test_init_from_starts_from_the_other_parameters(whole, tmp_path):
     name = "algorithm/parameters/policy/0/w"
     np.testing.assert_allclose(new[name], old[name], atol=1e-6)
     other = Run("Hopper-v5", "gaussian", steps=640, **QUICK)
-    with pytest.raises(DetentError, match="does not fit the run"):
+    with pytest.raises(DetentError, match="does not match the run"):
         next(execute(other, tmp_path / "other", Execution(init_from=str(whole))))
 
 
@@ -261,8 +261,8 @@ BAD = {
     "module that is not there": (["train", "no_such_module:make"], "Cannot import the module 'no_such_module'"),
     "factory that is not there": (["train", "json:make"], "has no callable 'make'"),
     "import that fails": (["heads", "--import", "no_such_module"], "Cannot import"),
-    "a head for other actions": (["train", "CartPole-v1", "--head", "gaussian"], "is for real actions"),
-    "observations that are text": (["train", "Blackjack-v1"], "FlattenObservation"),
+    "a head for other actions": (["train", "CartPole-v1", "--head", "gaussian"], "whose actions are choices"),
+    "observations that are images": (["train", "host_tasks:Camera"], "Images are not supported"),
     "wrong env kwargs": (["train", "Hopper-v5", "--env-kwargs", "[1]"], "JSON object"),
     "unknown env kwargs": (["train", "gymnasium/Pendulum-v1", "--env-kwargs", '{"no": 1}'], "no"),
     "max minutes": (["train", "Hopper-v5", "--max-minutes", "-1"], "greater than 0"),

@@ -294,7 +294,7 @@ def test_the_wrapper_trains_with_their_own_multidiscrete_policy():
     ("space", "sentence"),
     [
         (Discrete(3), "must be a Box of real numbers, not Discrete"),
-        (Box(-np.inf, 1.0, (2,)), "no grid without bounds"),
+        (Box(-np.inf, 1.0, (2,)), "A grid needs bounds"),
         (Box(0, 3, (2,), np.int64), "must be a Box of real numbers"),
         (
             Box(np.array([0.0, 1.0]), np.array([1.0, 1.0]), dtype=np.float64),
@@ -312,7 +312,7 @@ def test_refuses_bad_options():
     for bins in (1, 0, -3, 2.5, "11", True, None, [11]):
         with pytest.raises(BadInput, match="whole numbers of at least 2"):
             PPO(OrdinalPolicy, Aim(), policy_kwargs={"bins": bins}, device="cpu")
-    with pytest.raises(BadInput, match="cannot be told apart in float32"):
+    with pytest.raises(BadInput, match="are not all distinct in float32"):
         DiscreteDistribution(Box(1000.0, 1001.0, (1,)), 100_000)
     with pytest.raises(BadInput, match="use_sde must be False"):
         PPO(BetaPolicy, Aim(), use_sde=True, device="cpu")
@@ -322,4 +322,4 @@ def test_says_what_to_install():
     code = "import sys; sys.modules['stable_baselines3'] = None; import detent.sb3"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 1
-    assert "pip install 'detent[sb3]'" in done.stderr.splitlines()[-1]
+    assert "pip install 'detent-rl[sb3]'" in done.stderr.splitlines()[-1]

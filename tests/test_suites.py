@@ -12,13 +12,14 @@ import pytest
 
 from detent.algorithms import ALGORITHMS
 from detent.cli import main
-from detent.configuration import Run
+from detent.environments import Wanted
 from detent.environments.pool import sizes
+from detent.environments.spaces import action_space
 from detent.errors import BadInput
-from detent.tasks import TASKS, Wanted, find_task
-from detent.tasks.classic import CHOICES
+from detent.runs.run import Run
+from detent.runs.training import train
+from detent.tasks import TASKS, find_task
 from detent.tasks.dm_control import SUITE, WITHOUT, envpool_id
-from detent.training import train
 from updates import BOX_HEADS
 
 FULL = {"exclude_current_positions_from_observation": False}
@@ -146,11 +147,13 @@ def test_dm_control_has_every_task_of_envpool_and_only_dm_controls_parts():
         assert without < whole_size
 
 
-@pytest.mark.parametrize("name", CHOICES)
+@pytest.mark.parametrize("name", [name for name in TASKS.names() if TASKS.get(name).suite == "classic"])
 def test_classic_control_says_its_choices(name):
-    env = gymnasium.make(name)
-    space = env.action_space
-    assert CHOICES[name] == ((int(space.n),) if isinstance(space, gymnasium.spaces.Discrete) else None)
+    """EnvPool's actions are Gymnasium's, and are known before anything is made."""
+    space = TASKS.get(name).space({})
+    theirs = action_space(name, gymnasium.make(name).action_space, bounded=True)
+    assert space == theirs
+    assert space == TASKS.get(name).make(Wanted(seed=0, num_envs=1)).space
 
 
 def test_a_missing_extra_gives_the_exact_command(monkeypatch, capsys, tmp_path):
@@ -172,7 +175,7 @@ def test_a_missing_extra_gives_the_exact_command(monkeypatch, capsys, tmp_path):
     monkeypatch.setattr(builtins, "__import__", without_pybullet)
     assert main(["train", "roboschool/Reacher", "--steps", "10", "--quiet", "--out", str(tmp_path / "run")]) == 2
     error = capsys.readouterr().err
-    assert error == "detent: This needs the package pybullet: pip install 'detent[roboschool]'.\n"
+    assert error == "detent: This needs the package pybullet: pip install 'detent-rl[roboschool]'.\n"
 
 
 def test_the_list_of_tasks_fits_a_terminal(capsys):

@@ -11,11 +11,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from detent.configuration import Run
-from detent.environments import Replay
+from detent.environments import Replay, Wanted
 from detent.errors import BadInput
-from detent.tasks import TASKS, Wanted, find_task
-from detent.training import make_environment, train
+from detent.runs.run import Run
+from detent.runs.training import make_environment, train
+from detent.tasks import TASKS, find_task
 from updates import BOX_HEADS
 
 
@@ -41,14 +41,14 @@ def test_every_task_plays_a_thousand_steps_alike(name):
     task = TASKS.get(name)
     size = task.size()
     first, second = (task.make(Wanted(seed=3, num_envs=2)) for _ in range(2))
-    assert (first.observation_size, first.space.shape) == (size.observation, (size.action,))
+    assert (first.observation_layout.size, first.space.shape) == (size.observation, (size.action,))
     assert (task.choices({}) is not None) == np.issubdtype(first.space.dtype, np.integer)
     (start, rows, _), (start_again, rows_again, _) = played(first, 1_000), played(second, 1_000)
     np.testing.assert_array_equal(start, start_again)
     length = np.zeros(2, int)
     for row, again in zip(rows, rows_again, strict=True):
         jax.tree.map(np.testing.assert_array_equal, row, again)
-        assert row.observation.shape == (2, first.observation_size)
+        assert row.observation.shape == (2, first.observation_layout.size)
         assert row.observation.dtype == row.reward.dtype == np.float32
         assert np.isfinite(row.observation).all()
         assert np.isfinite(row.reward).all()

@@ -9,10 +9,10 @@ import pytest
 
 from detent.algorithms.samples import samples
 from detent.algorithms.trpo import TRPO, policy_vector
-from detent.configuration import Run
 from detent.heads import HEADS
 from detent.heads.gaussian import Gaussian
-from detent.presets import PRESETS
+from detent.runs.presets import PRESETS
+from detent.runs.run import Run
 from updates import BOX_HEADS, bits, distance, make_agent, random_rollout, small, update
 
 every_head = pytest.mark.parametrize("head", BOX_HEADS)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from functools import partial
 
 import jax
@@ -216,13 +215,14 @@ def made_up(**changes):
 def test_normalised_to_the_largest_k():
     few, some, many = normalised(made_up())
     assert [point.bins for point in (few, some, many)] == [2, 11, 50]
-    # Initialisations are drawn for both K together: where one is twice the other, it is so in every resample.
-    assert dataclasses.astuple(few.constant) == pytest.approx((2.0, 2.0, 2.0))
-    assert dataclasses.astuple(some.constant) == pytest.approx((4.0, 4.0, 4.0))
-    assert dataclasses.astuple(many.constant) == (1.0, 1.0, 1.0)
+    # Each initialisation is compared with itself: where one K always has twice the variance, nothing varies.
+    assert (few.constant.value, few.constant.why) == (pytest.approx(2.0), "needs runs that differ")
+    nearly = normalised(made_up(constant=((1.0, 2.0, 4.1), (2.0, 4.0, 8.0), (0.5, 1.0, 2.0))))[0].constant
+    assert 1.9 < nearly.low < nearly.value < nearly.high < 2.2
+    assert (many.constant.value, many.constant.low, many.constant.high) == (1.0, 1.0, 1.0)
     assert few.advantages.value == pytest.approx(1.0)
     assert few.advantages.low < 0.5
-    assert few.advantages.high > 2.0
+    assert few.advantages.high > 1.5
     assert few.theory == pytest.approx((1 / 2) / (49 / 50), rel=1e-5)
     assert some.theory == pytest.approx((10 / 11) / (49 / 50), rel=1e-5)
     # 6 and 33 outputs have orthonormal weights; of 150 only 64 can.
@@ -242,9 +242,9 @@ def test_records_come_back(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"constant": [[1.0], [2.0]]}, "constant has not one variance for each K"),
-        ({"constant": [[1.0, 2.0], [2.0], [3.0]]}, "constant has not one variance for each K"),
-        ({"advantages": [[], [], []]}, "advantages has not one variance for each K"),
+        ({"constant": [[1.0], [2.0]]}, "constant does not have one variance for each K"),
+        ({"constant": [[1.0, 2.0], [2.0], [3.0]]}, "constant does not have one variance for each K"),
+        ({"advantages": [[], [], []]}, "advantages does not have one variance for each K"),
         ({"advantages": [[1.0], [float("nan")], [1.0]]}, "advantages has a variance that is not a positive number"),
         ({"output_init": "zero"}, "no output_init named 'zero'"),
         ({"bins": 3}, "not iterable"),

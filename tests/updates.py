@@ -10,16 +10,21 @@ from gymnasium.spaces import Box
 
 from detent.agent import Agent
 from detent.algorithms import ALGORITHMS, Rollout
-from detent.configuration import CHOOSING_HEAD
-from detent.heads import HEADS
+from detent.critics.squared import Squared
+from detent.heads import HEADS, accepts
 from detent.options import options_of
+from detent.trunks.mlp import MLP
 
-BOX_HEADS = [name for name in HEADS.names() if name != CHOOSING_HEAD]
+BOX_HEADS = [name for name in HEADS.names() if accepts(HEADS.get(name), Box(-1.0, 1.0, (1,), np.float32))]
 """The heads of real actions; tests/test_choices.py is about the other one."""
 
 
-def make_agent(head, observation_size=3, dims=2, hidden_sizes=(8,)):
-    return Agent(head, Box(-1.0, 1.0, (dims,), np.float32), observation_size, hidden_sizes)
+SQUARED = Squared()
+
+
+def make_agent(head, observation_size=3, dims=2, hidden_sizes=(8,), trunk=None, critic=SQUARED):
+    space = Box(-1.0, 1.0, (dims,), np.float32)
+    return Agent(head, trunk or MLP(hidden_sizes), critic, space, observation_size)
 
 
 def random_rollout(agent, parameters, steps=16, envs=2, seed=0):
@@ -44,9 +49,9 @@ def random_rollout(agent, parameters, steps=16, envs=2, seed=0):
 
 
 # Nearly all the time here is spent compiling.
-@functools.partial(jax.jit, static_argnums=(0, 1, 2), compiler_options={"xla_backend_optimization_level": 0})
-def compiled_update(algorithm, head, hidden_sizes, *args):
-    return algorithm.update(make_agent(head, hidden_sizes=hidden_sizes), *args)
+@functools.partial(jax.jit, static_argnums=(0, 1, 2, 3), compiler_options={"xla_backend_optimization_level": 0})
+def compiled_update(algorithm, head, trunk, critic, *args):
+    return algorithm.update(make_agent(head, trunk=trunk, critic=critic), *args)
 
 
 def update(algorithm, agent, rollout, progress=0.5, seed=1, times=1):
@@ -54,7 +59,7 @@ def update(algorithm, agent, rollout, progress=0.5, seed=1, times=1):
     state = algorithm.init(agent, jax.random.key(2))
     for number in range(times):
         args = state, rollout, np.float32(progress), jax.random.key(seed + number)
-        state, metrics = compiled_update(algorithm, agent.head, agent.hidden_sizes, *args)
+        state, metrics = compiled_update(algorithm, agent.head, agent.trunk, agent.critic, *args)
     return state, metrics
 
 

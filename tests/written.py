@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from detent.configuration import Run
-from detent.directory import RunDirectory
-from detent.training import Record
+from detent.runs.directory import RunDirectory
+from detent.runs.run import Run
+from detent.runs.training import Record
 
 
 def write_run(path, returns, task="Hopper-v5", head="ordinal", status="finished", elapsed=None, why=None, **options):

@@ -11,39 +11,41 @@ action = policy(observation)
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+import sys
+from typing import TYPE_CHECKING
+
+from detent.lazily import lazily
+from detent.moved import Moved
 
 if TYPE_CHECKING:
     from detent.algorithms import register_algorithm as register_algorithm
-    from detent.configuration import Run as Run
+    from detent.critics import register_critic as register_critic
     from detent.errors import BadInput as BadInput
     from detent.errors import DetentError as DetentError
     from detent.heads import register_head as register_head
     from detent.policy import Policy as Policy
     from detent.policy import load as load
-    from detent.runs import train as train
+    from detent.runs.execution import train as train
+    from detent.runs.run import Run as Run
     from detent.tasks import register_task as register_task
+    from detent.trunks import register_trunk as register_trunk
 
-# Each name is imported when it is first used: acting with a trained policy needs NumPy, not JAX.
 _HOMES = {
     "BadInput": "errors",
     "DetentError": "errors",
     "Policy": "policy",
-    "Run": "configuration",
+    "Run": "runs.run",
     "load": "policy",
     "register_algorithm": "algorithms",
+    "register_critic": "critics",
     "register_head": "heads",
     "register_task": "tasks",
-    "train": "runs",
+    "register_trunk": "trunks",
+    "train": "runs.execution",
 }
 __all__ = sorted(_HOMES)
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'detent' has no attribute {name!r}")
-    return getattr(importlib.import_module(f"detent.{_HOMES[name]}"), name)
+__getattr__ = lazily(__name__, _HOMES)
+sys.meta_path.append(Moved())
 
 
 def __dir__() -> list[str]:

@@ -8,8 +8,8 @@ from jaxtyping import Array, Bool, Float
 
 
 def gae(
-    value: Float[Array, "t+1 n"],
     reward: Float[Array, "t n"],
+    value: Float[Array, "t+1 n"],
     terminated: Bool[Array, "t n"],
     truncated: Bool[Array, "t n"],
     gamma: float,
@@ -21,8 +21,8 @@ def gae(
     A_t     = delta_t + gamma lambda A_{t+1} [neither terminated nor truncated]
 
     `value[t + 1]` is the value of the observation that step t led to. At the end of an episode that is the
-    true final observation, so a truncated episode bootstraps from it. The step that follows an end only
-    resets the environment; its advantage means nothing and must carry no weight.
+    true final observation, so a truncated episode bootstraps from it. The step after the end of an episode only
+    resets the environment; its advantage is meaningless and must be given no weight.
     """
     going_on = 1.0 - terminated.astype(value.dtype)
     delta = reward + gamma * value[1:] * going_on - value[:-1]

@@ -19,7 +19,13 @@ Key = Array
 Action = Array
 
 TRIANGLE_UP_TO = 128
-"""Widest axis that `running_sum` does with one triangular matrix."""
+"""Widest axis that `running_sum` sums with a single triangular matrix."""
+
+
+def key_of(seed: int) -> Key:
+    """The key of a seed below 2^63. Without x64, `jax.random.key` uses only the lowest 32 bits of a seed."""
+    with jax.enable_x64(True):
+        return jax.random.key(seed)
 
 
 class Distribution(Protocol):
@@ -35,8 +41,8 @@ class Distribution(Protocol):
 def running_sum(x: Float[Array, "*b k"]) -> Float[Array, "*b k"]:
     """y_i = x_0 + ... + x_i along the last axis.
 
-    A product with a triangular matrix of ones, which a CPU does several times faster than `jnp.cumsum`; a wide
-    axis is cut into about sqrt(k) blocks, which are summed inside and then shifted by the sum of those before.
+    A product with a triangular matrix of ones, which on a CPU is several times faster than `jnp.cumsum`. A wide axis
+    is cut into about sqrt(k) blocks; each is summed and then shifted by the sum of the blocks before it.
     """
     width = x.shape[-1]
     if width <= TRIANGLE_UP_TO:
@@ -58,7 +64,7 @@ class Categorical:
 
     @property
     def _shifted(self) -> Float[Array, "*b m k"]:
-        """The logits less their largest, which changes no probability and lets no exponential overflow."""
+        """The logits minus their maximum, which changes no probability and prevents overflow."""
         return self.logits - jax.lax.stop_gradient(self.logits.max(-1, keepdims=True))
 
     @property
@@ -68,8 +74,8 @@ class Categorical:
     def sample(self, key: Key) -> Int[Array, "*b m"]:
         """Inverse of the cumulative distribution: one random number per dimension instead of k Gumbels.
 
-        With 0 < t <= total, bin i is taken iff c_{i-1} < t <= c_i, so a bin whose probability has vanished in
-        float32 is not taken (beyond K = 128, where sums are rounded blockwise: hardly ever).
+        With 0 < t <= total, bin i is chosen iff c_{i-1} < t <= c_i, so a bin whose probability is 0 in float32 is never
+        chosen (or hardly ever for K > 128, where sums are rounded block by block).
         """
         cumulative = running_sum(jnp.exp(self._shifted))
         uniform = 1.0 - jax.random.uniform(key, (*self.logits.shape[:-1], 1), self.logits.dtype)
@@ -125,16 +131,16 @@ class DiagGaussian:
 
 
 PROPOSALS = 4
-"""A gamma variable is the first accepted one of these; the first if none is, less than once in 170,000."""
+"""A gamma variable is the first accepted one of these; if none is, less than once in 170,000 times, the first."""
 
 
 def log_gamma_variable(key: Key, shape: Float[Array, "*b"]) -> Float[Array, "*b"]:
     """The logarithm of a gamma variable with a shape of at least 1, by Marsaglia and Tsang's rejection (2000).
 
     With d = shape - 1/3, x normal, u uniform and v = (1 + x / (3 sqrt(d)))^3: d v is gamma distributed, given that
-    v > 0 and log u < x^2 / 2 + d (1 - v + log v), which is so at least 19 times in 20. All proposals are made at once.
-    `jax.random.gamma` tries again in a loop instead, which for some shapes and keys never ends (github.com/jax-ml/jax,
-    issue 21352).
+    v > 0 and log u < x^2 / 2 + d (1 - v + log v), which holds with probability 0.95 or more. All proposals are made at
+    once. `jax.random.gamma` retries in a loop instead, which for some shapes and keys never ends
+    (github.com/jax-ml/jax, issue 21352).
     """
     of_x, of_u = jax.random.split(key)
     x = jax.random.normal(of_x, (PROPOSALS, *shape.shape), shape.dtype)

@@ -1,14 +1,18 @@
-"""What can go wrong, as sentences. Each error knows the exit code of the command line."""
+"""Errors whose text is a sentence for the user. Each has the exit code of the command line."""
+
+from __future__ import annotations
+
+from typing import Any
 
 
 class DetentError(Exception):
-    """An error whose text is one clear sentence for the user."""
+    """Base class of all errors that Detent raises."""
 
     exit_code = 2
 
 
 class BadInput(DetentError):
-    """The user asked for something that cannot be done; the text says what would be right."""
+    """The user asked for something that cannot be done. The text says what was wrong and what would be right."""
 
 
 class NeedsImport(BadInput):
@@ -20,10 +24,48 @@ class NeedsImport(BadInput):
 
 
 class EnvironmentFailed(DetentError):
-    """An environment raised, hung or returned values that are not finite."""
+    """An environment raised an exception, hung or returned values that are not finite."""
+
+
+class Refused(DetentError):
+    """The machine did not give what was needed: memory, a file, a process."""
+
+
+class Defect(DetentError):
+    """Nobody foresaw this. The text names the file that says where it happened."""
+
+    exit_code = 70
 
 
 class Diverged(DetentError):
-    """Training produced a loss or a parameter that is not finite. A result, not a crash."""
+    """Training produced a loss or parameters that are not finite. This is a result, not a crash."""
 
     exit_code = 3
+
+
+LONGEST = 120
+"""Characters of a value that an error shows."""
+
+
+def quoted(value: Any) -> str:
+    """A value as an error shows it: as Python writes it, shortened if that is long."""
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):  # a number with too many digits, a list in too many lists
+        return f"a {type(value).__name__} that is too large to show"
+    return text if len(text) <= LONGEST else f"{text[: LONGEST // 2]} ... {text[-LONGEST // 4 :]}"
+
+
+def refused(error: BaseException) -> Refused | None:
+    """A sentence for an error of the machine's, such as a lack of memory; None for any other."""
+    if isinstance(error, MemoryError) or _out_of_memory(error):
+        return Refused("There is not enough memory for this; fewer --envs or a smaller --batch-size need less.")
+    if isinstance(error, OSError):
+        where = f" {error.filename}" if error.filename else ""
+        return Refused(f"The system refused{where}: {error.strerror or error}.")
+    return None
+
+
+def _out_of_memory(error: BaseException) -> bool:
+    """Whether it is JAX's way to say so; recognised by name, because errors need no JAX."""
+    return type(error).__name__ == "JaxRuntimeError" and str(error).startswith("RESOURCE_EXHAUSTED")

@@ -1,9 +1,10 @@
 """K-FAC: natural gradients with Kronecker-factored curvature (Martens & Grosse 2015, arXiv:1503.05671).
 
-A layer is one matrix W of shape [i, o], its bias the last row, so that it computes a W with a = (x, 1). With s the
+A layer is one matrix W of shape [i, o] whose last row is the bias, so it computes a W with a = (x, 1). Parameters that
+no input is multiplied with, such as the scale and shift of a layer norm, are a layer with a = (1). If s is the
 gradient of the log-probability of a sample with respect to the layer's outputs, the Fisher information of W is
-E[(a a^T) x (s s^T)], which K-FAC takes for A x S, A = E[a a^T], S = E[s s^T] (x: Kronecker product); that is exact
-where inputs and scores are independent. The natural gradient is then a product of small matrices, A^-1 V S^-1.
+E[(a a^T) x (s s^T)] (x: Kronecker product). K-FAC approximates it by A x S, A = E[a a^T], S = E[s s^T], which is exact
+if inputs and scores are independent. The natural gradient is then a product of small matrices, A^-1 V S^-1.
 """
 
 from __future__ import annotations
@@ -18,13 +19,14 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 from numpy.typing import NDArray
 
-from detent.networks import Layer, tapped_mlp
+from detent.networks import Layer, Op, tapped_network
 from detent.solvers import inverse
 
-Matrix = Float[Array, "i o"]
+Matrix = Float[Array, "_ _"]
+"""[i, o] The matrix of a layer; layers may differ in size."""
 Scalar = Float[Array, ""]
 Blocks = NDArray[np.intp]
-"""[g, k] Outputs of a layer that may depend on each other; between the rows the curvature S is 0."""
+"""[g, k] Groups of a layer's outputs; between groups the curvature S is 0."""
 
 
 class Curvature(NamedTuple):
@@ -35,7 +37,7 @@ class Curvature(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """What a batch shows of one layer."""
+    """The inputs and scores of one layer for a batch."""
 
     inputs: Float[Array, "b i"]
     scores: Float[Array, "b o"]
@@ -46,7 +48,7 @@ class KFACState(NamedTuple):
     """Running averages."""
     momentum: list[Matrix]
     batches: Float[Array, ""]
-    """How many the averages are made of."""
+    """Number of batches averaged."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +56,7 @@ class KFAC:
     """Natural gradient steps with damping, a trust region and momentum, for a list of layers."""
 
     blocks: Sequence[Blocks]
-    """Of each layer."""
+    """The blocks of each layer."""
     decay: float
     damping: float
     max_kl: float
@@ -71,8 +73,8 @@ class KFAC:
         return KFACState(curvature, [jnp.zeros_like(layer) for layer in layers], jnp.float32(0.0))
 
     def observe(self, state: KFACState, layers: Sequence[Seen], weight: Float[Array, " b"]) -> KFACState:
-        """Average the curvature of a batch in: a plain mean until `decay` would forget faster."""
-        taken = (weight.sum() > 0).astype(jnp.float32)  # a batch without valid samples tells nothing
+        """Add the curvature of a batch to the averages: a plain mean at first, until `decay` gives it more weight."""
+        taken = (weight.sum() > 0).astype(jnp.float32)  # a batch without valid samples changes nothing
         share = taken * jnp.maximum(1.0 / (state.batches + 1.0), 1.0 - self.decay)
         fresh = [factors(seen, weight, blocks) for seen, blocks in zip(layers, self.blocks, strict=True)]
         curvature = jax.tree.map(lambda old, new: old + share * (new - old), state.curvature, fresh)
@@ -88,11 +90,11 @@ class KFAC:
         gradient: Sequence[Matrix],
         learning_rate: float | Scalar,
     ) -> list[Matrix]:
-        """The steps to add to the layers so that what has this gradient grows; the next step's momentum.
+        """The steps to add to the layers to increase the objective with this gradient; also the next step's momentum.
 
-        u = F^-1 g, as long as learning_rate says and the trust region allows: eta = min(learning_rate,
+        The step is eta u with u = F^-1 g; the trust region limits its length: eta = min(learning_rate,
         sqrt(2 max_kl / u^T F u)), u^T F u = u^T g (Wu et al. 2017, Section 3.2). Momentum is a running mean of such
-        steps; a mean of steps inside the trust region is inside it.
+        steps; a mean of steps inside the trust region is inside it too.
         """
         each = zip(inverses, gradient, self.blocks, strict=True)
         natural = [natural_gradient(inverted, g, blocks) for inverted, g, blocks in each]
@@ -114,13 +116,13 @@ def factors(seen: Seen, weight: Float[Array, " b"], blocks: Blocks) -> Curvature
 def damped_inverse(factor: Curvature, damping: float) -> Curvature:
     """(A + pi sqrt(damping) I)^-1 and (S + sqrt(damping) / pi I)^-1, pi^2 = mean eigenvalue of A over that of S.
 
-    Their product is close to (A x S + damping I)^-1 (Section 6.3); however degenerate the batch was, both exist.
+    Their product is close to (A x S + damping I)^-1 (Section 6.3). Both exist, however degenerate the batch is.
     """
     mean_a, mean_s = (jnp.maximum(jnp.trace(m, axis1=-2, axis2=-1).mean() / m.shape[-1], 1e-12) for m in factor)
     pi = jnp.sqrt(mean_a / mean_s)
 
     def shifted(m: Float[Array, "*g n n"], shift: Scalar) -> Float[Array, "*g n n"]:
-        # Less than a millionth of the largest eigenvalue would be lost in float32.
+        # Anything below a millionth of the largest eigenvalue would be lost in float32.
         least = 1e-6 * jnp.trace(m, axis1=-2, axis2=-1).max()
         return m + jnp.maximum(shift, least) * jnp.eye(m.shape[-1], dtype=m.dtype)
 
@@ -128,17 +130,17 @@ def damped_inverse(factor: Curvature, damping: float) -> Curvature:
     return Curvature(inverse(shifted(factor.inputs, pi * root)), inverse(shifted(factor.outputs, root / pi)))
 
 
-def natural_gradient(inverted: Curvature, gradient: Matrix, blocks: Blocks) -> Matrix:
-    """A^-1 V S^-1, the columns of V taken block by block."""
+def natural_gradient(inverted: Curvature, gradient: Float[Array, "i o"], blocks: Blocks) -> Float[Array, "i o"]:
+    """A^-1 V S^-1, with the columns of V grouped in blocks."""
     grouped = jnp.einsum("igk,gkl->igl", (inverted.inputs @ gradient)[:, blocks], inverted.outputs)
     return grouped.reshape(gradient.shape)[:, np.argsort(blocks.ravel())]
 
 
 def share_within(kl_of: Callable[[Scalar], Scalar], whole_kl: Scalar, max_kl: float) -> tuple[Scalar, Scalar]:
-    """The first share 1, 1/2, 1/4, ... of a step (or 0, after ten) whose true KL is at most `max_kl`, and that KL.
+    """The first fraction 1, 1/2, 1/4, ... of a step (or 0, after ten) whose true KL is at most `max_kl`, and that KL.
 
-    K-FAC takes layers for independent. Where they pull together, the KL is up to their number squared times the
-    predicted one.
+    K-FAC treats layers as independent. If n layers all change the outputs in the same direction, the KL is up to n^2
+    times the predicted one.
     """
 
     def too_far(carry: tuple[Scalar, Scalar]) -> Bool[Array, ""]:
@@ -157,30 +159,47 @@ def one_block(outputs: int) -> Blocks:
     return np.arange(outputs)[None]
 
 
-def as_matrices(layers: Sequence[Layer]) -> list[Matrix]:
-    return [jnp.concatenate([layer["w"], layer["b"][None]]) for layer in layers]
+def as_matrices(layers: Sequence[Layer]) -> tuple[list[Matrix], Callable[[Sequence[Matrix]], list[Layer]]]:
+    """Each op's parameters as one matrix, and the inverse function.
 
+    [w; b] of a linear op, a row for each input and one for the bias; (scale, shift) of a layer norm, one row.
+    """
+    norms = ["scale" in layer for layer in layers]
 
-def as_layers(matrices: Sequence[Matrix]) -> list[Layer]:
-    return [{"w": matrix[:-1], "b": matrix[-1]} for matrix in matrices]
+    def matrix(layer: Layer, norm: bool) -> Matrix:
+        if norm:
+            return jnp.concatenate([layer["scale"], layer["shift"]])[None]
+        return jnp.concatenate([layer["w"], layer["b"][None]])
+
+    def layer(matrix: Matrix, norm: bool) -> Layer:
+        if norm:
+            scale, shift = jnp.split(matrix[0], 2)
+            return {"scale": scale, "shift": shift}
+        return {"w": matrix[:-1], "b": matrix[-1]}
+
+    return (
+        [matrix(one, norm) for one, norm in zip(layers, norms, strict=True)],
+        lambda matrices: [layer(one, norm) for one, norm in zip(matrices, norms, strict=True)],
+    )
 
 
 def inputs_and_scores(
+    program: Sequence[Op],
     layers: Sequence[Layer],
     x: Float[Array, "b d"],
     log_prob: Callable[[Float[Array, "b o"], Any], Scalar],
     extra: Any = (),
 ) -> tuple[list[Seen], Any]:
-    """Inputs and scores of every layer; `log_prob` is the sum of the samples' log-probabilities given the outputs.
+    """Inputs a and scores s of every layer; `log_prob` maps outputs to the sum of the samples' log-probabilities.
 
     `extra` is whatever else `log_prob` depends on; the second result is the gradient with respect to it.
     """
 
     def tapped(taps: list[Float[Array, "b _"]], extra: Any) -> tuple[Scalar, list[Float[Array, "b _"]]]:
-        out, inputs = tapped_mlp(layers, x, taps)
+        out, inputs = tapped_network(program, layers, x, taps)
         return log_prob(out, extra), inputs
 
-    taps = [jnp.zeros((*x.shape[:-1], layer["b"].size), x.dtype) for layer in layers]
+    taps = [jnp.zeros((*x.shape[:-1], matrix.shape[1]), x.dtype) for matrix in as_matrices(layers)[0]]
     (scores, of_extra), inputs = jax.grad(tapped, argnums=(0, 1), has_aux=True)(taps, extra)
     ones = jnp.ones((*x.shape[:-1], 1), x.dtype)
     return [Seen(jnp.concatenate([a, ones], -1), s) for a, s in zip(inputs, scores, strict=True)], of_extra

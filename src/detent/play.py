@@ -20,14 +20,15 @@ import numpy as np
 from gymnasium.envs.registration import find_highest_version, parse_env_id
 from numpy.typing import NDArray
 
-from detent.configuration import Run
-from detent.environments.host import make_factory, observation_size
-from detent.environments.workers import make_all, said
+from detent.environments.host import make_factory
+from detent.environments.serial import FAILURES, make_all, one_line
+from detent.environments.spaces import action_space, observation_layout
 from detent.errors import BadInput, DetentError, EnvironmentFailed
-from detent.evaluation import MOST_STEPS
-from detent.extras import needed
-from detent.files import cannot_write, flush, write_whole
+from detent.files import cannot_write, flush, temporary_name, write_whole
+from detent.package import import_optional
 from detent.policy import Policy
+from detent.runs.evaluation import MOST_STEPS
+from detent.runs.run import Run
 from detent.tasks import Factory, Task
 
 Env = gymnasium.Env[Any, Any]
@@ -105,7 +106,7 @@ def choose_backend() -> None:
     program = "import mujoco; context = mujoco.GLContext(8, 8); context.make_current(); context.free()"
     for backend in BACKENDS:
         environment = {**os.environ, "MUJOCO_GL": backend, "PYOPENGL_PLATFORM": backend}
-        if subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True).returncode == 0:
+        if subprocess.run([sys.executable, "-P", "-c", program], env=environment, capture_output=True).returncode == 0:
             os.environ |= {"MUJOCO_GL": backend, "PYOPENGL_PLATFORM": backend}
             return
     raise BadInput(
@@ -136,16 +137,19 @@ def play(
     film: Film | None = None,
 ) -> Iterator[Episode]:
     """Play episodes, the first under `seed`, the next under `seed + 1`, ..., and tell of each when it has ended."""
-    name = run.names[0]
-    size = observation_size(name, env.observation_space)
-    if size != policy.observation_size:
-        raise BadInput(
-            f"The policy takes observations of {policy.observation_size} numbers, and {name} as Gymnasium has it gives "
-            f"{size}: they are not the same task."
-        )
-    act = partial(policy.sample, rng=np.random.default_rng(seed)) if sample else policy
+    name = run.names.task
+    layout = observation_layout(name, env.observation_space)
+    own = action_space(name, env.action_space, bounded=False)
+    policy.refuse_other_task(f"{name} as Gymnasium has it", layout.size, own.low, own.high)
+    of_vector = partial(policy.sample, rng=np.random.default_rng(seed)) if sample else policy
+
+    def act(observation: Any) -> Any:
+        return of_vector(_asked(name, lambda: layout.flat(observation)))
+
     for episode in range(episodes):
-        yield _episode(name, act, env, seed + episode, policy, film)
+        with np.errstate(all="ignore"):  # what is not finite is refused
+            played = _episode(name, act, env, seed + episode, policy, film)
+        yield played
 
 
 def _episode(name: str, act: Callable[[Any], Any], env: Env, seed: int, policy: Policy, film: Film | None) -> Episode:
@@ -154,6 +158,10 @@ def _episode(name: str, act: Callable[[Any], Any], env: Env, seed: int, policy: 
     space = env.action_space
     while not over and length < MOST_STEPS:
         action = act(observation)
+        if not np.isfinite(action).all():
+            raise BadInput(
+                "The policy gave an action that is not finite; it is damaged, or was never trained for this."
+            )
         native = np.asarray(action, space.dtype).reshape(space.shape or ())[()]
         observation, reward, terminated, truncated, _ = _asked(name, partial(env.step, native))
         total, length, over = total + float(reward), length + 1, bool(terminated or truncated)
@@ -169,8 +177,8 @@ def _asked(name: str, question: Callable[[], T]) -> T:
         return question()
     except DetentError:
         raise
-    except Exception as error:
-        raise EnvironmentFailed(f"{name} raised {said(error)}") from error
+    except FAILURES as error:
+        raise EnvironmentFailed(f"{name} raised {one_line(error)}") from error
 
 
 def _checked_picture(name: str, picture: Any) -> Picture:
@@ -254,11 +262,13 @@ class Film:
         """Steps from one picture to the next."""
         self._rate = rate / self.every
         self._mp4, self._gif = mp4, gif
+        self._temporary = temporary_name(mp4) if mp4 else Path()
+        """Where the MP4 grows."""
         self._gif_every = math.ceil(self._rate / FASTEST_GIF)
         self._gif_pictures: list[Any] = []
         self._count = 0
         self._writer: Any = None
-        self._ffmpeg = needed("imageio_ffmpeg", "play") if mp4 else None
+        self._ffmpeg = import_optional("imageio_ffmpeg", "play") if mp4 else None
 
     def __enter__(self) -> Film:
         return self
@@ -276,12 +286,6 @@ class Film:
         if self._gif and kind is None and self._gif_pictures:
             self._write_gif(self._gif)
 
-    @property
-    def _temporary(self) -> Path:
-        """Where the MP4 grows."""
-        assert self._mp4
-        return self._mp4.with_name(f".{self._mp4.name}.{os.getpid()}.tmp")
-
     def add(self, picture: Picture) -> None:
         if self._mp4:
             # The codec wants even sizes.
@@ -297,7 +301,7 @@ class Film:
         assert self._mp4 and self._ffmpeg
         try:
             self._mp4.parent.mkdir(parents=True, exist_ok=True)
-            self._temporary.touch()
+            self._temporary.touch(exist_ok=False)
         except OSError as error:
             raise cannot_write(self._mp4, error) from error
         self._writer = self._ffmpeg.write_frames(

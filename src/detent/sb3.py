@@ -20,8 +20,8 @@ from gymnasium.spaces import Space
 from jaxtyping import Float, Int
 
 from detent.errors import BadInput
-from detent.extras import needed
 from detent.gymnasium import bounds, checked_bins, grid
+from detent.package import import_optional
 
 try:
     import torch
@@ -32,15 +32,15 @@ try:
     from torch.distributions import Beta, Categorical, Independent
     from torch.distributions.kl import register_kl
 except ImportError:
-    needed("stable_baselines3", "sb3")  # with a sentence
+    import_optional("stable_baselines3", "sb3")  # raises with the command to install it
     raise
 
 
 class Choice(Categorical):
-    """One of K. Its KL divergence is finite where PyTorch's is not: where a probability is 0 in float32.
+    """One of K. Unlike PyTorch's, its KL divergence is finite even if a probability is 0 in float32.
 
-    Far from the peak of an ordinal policy with many bins there is always such a bin, and a step of TRPO that made it
-    more probable, however little, would be refused.
+    An ordinal policy with many bins always has such bins far from its peak, and every step of TRPO that made one of
+    them slightly more probable would be rejected.
     """
 
 
@@ -83,7 +83,7 @@ class DiscreteDistribution(BoundedDistribution):
         ends = zip(*bounds(space), strict=True)
         positions = np.stack([grid(*limits, self.bins, np.float32) for limits in ends])
         self.positions: Float[Tensor, "m k"] = torch.from_numpy(positions)
-        # Between two float32 numbers there is always a float64 one: whatever is stored, its bin is found again.
+        # In float64 there is a number between any two float32 numbers, so the bin of a stored action is found again.
         wide = self.positions.double()
         self._midpoints: Float[Tensor, "m k-1"] = (wide[:, :-1] + wide[:, 1:]) / 2
         super().__init__(outputs=positions.size)
@@ -144,7 +144,7 @@ class BetaDistribution(BoundedDistribution):
         self.log_volume = float(np.log(high - low).sum())
         super().__init__(outputs=2 * low.size)
 
-    def proba_distribution(self, out: Float[Tensor, "b 2m"]) -> Self:
+    def proba_distribution(self, out: Float[Tensor, "b o"]) -> Self:
         self.a, self.b = nn.functional.softplus(out).chunk(2, dim=-1)
         self.distribution = Independent(Beta(1 + self.a, 1 + self.b, validate_args=False), 1, validate_args=False)
         return self
@@ -183,7 +183,7 @@ class BoundedPolicy(ActorCriticPolicy):
 
     action_dist: BoundedDistribution
     _GAIN: ClassVar[float] = 0.01
-    """Of the last layer at the start, as for the distributions of Stable-Baselines3."""
+    """Initial gain of the last layer, as for Stable-Baselines3's own distributions."""
 
     @abstractmethod
     def distribution_for(self, space: Space[Any]) -> BoundedDistribution:
@@ -193,7 +193,7 @@ class BoundedPolicy(ActorCriticPolicy):
         if self.use_sde:
             raise BadInput(f"{type(self).__name__} has no state-dependent exploration: use_sde must be False.")
         distribution = self.distribution_for(self.action_space)
-        # Stable-Baselines3 builds the networks with a Gaussian, whose layer and spread are then replaced.
+        # Stable-Baselines3 builds the networks with a Gaussian, whose layer and standard deviation are then replaced.
         super()._build(lr_schedule)
         del self.log_std
         self.action_dist = distribution

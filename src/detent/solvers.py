@@ -1,4 +1,4 @@
-"""Linear systems: one known only through products with its matrix, and the inverse of a small matrix."""
+"""Linear systems given by products with their matrix, and inverses of small matrices."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Vector = Float[Array, " p"]
 
 
 class Conjugate(NamedTuple):
-    """One iterate: x, its residual b - A x, the next direction, and the residual's squared length."""
+    """One iterate: x, its residual b - A x, the next direction, and the squared length of the residual."""
 
     done: Int[Array, ""]
     x: Vector
@@ -27,7 +27,7 @@ def conjugate_gradient(
 ) -> Vector:
     """x with A x = b, for a symmetric positive definite A given as v -> A v (Hestenes & Stiefel 1952).
 
-    Starts from 0, so that x^T b > 0 for every iterate; ends early once |b - A x|^2 <= tolerance.
+    It starts from 0, so x^T b > 0 for every iterate, and ends early once |b - A x|^2 <= tolerance.
     """
 
     def unsolved(now: Conjugate) -> Bool[Array, ""]:
@@ -49,9 +49,10 @@ ROWS_UP_TO = 64
 
 
 def inverse(a: Float[Array, "*b n n"]) -> Float[Array, "*b n n"]:
-    """The inverse of a symmetric positive definite matrix, in XLA's own operations: W^T W with W A W^T = I.
+    """The inverse of a symmetric positive definite matrix: W^T W with W A W^T = I.
 
-    Not LAPACK's, whose bits depend on how many threads it finds. Symmetric and positive definite by construction.
+    It uses XLA's own operations, because LAPACK's bits depend on the number of threads. The result is symmetric and
+    positive definite by construction.
     """
     w = inverse_root(a)
     return w.mT @ w
@@ -61,7 +62,7 @@ def inverse_root(a: Float[Array, "*b n n"]) -> Float[Array, "*b n n"]:
     """W = L^-1, the inverse of the Cholesky factor of A = L L^T.
 
     A wide matrix is cut in four: A = [P Q; Q^T R] has W = [W_P 0; -W_S B^T W_P  W_S] with B = W_P Q and the Schur
-    complement S = R - B^T B. (Inverting by whole P^-1 instead loses all digits at a condition number of 1e4.)
+    complement S = R - B^T B. (Using P^-1 itself instead loses all digits at a condition number of 1e4.)
     """
     n = a.shape[-1]
     if n <= ROWS_UP_TO:
@@ -74,11 +75,11 @@ def inverse_root(a: Float[Array, "*b n n"]) -> Float[Array, "*b n n"]:
 
 
 def _inverse_root_by_rows(a: Float[Array, "*b n n"]) -> Float[Array, "*b n n"]:
-    """Gaussian elimination: what makes A upper triangular makes the identity D^(1/2) L^-1, D the diagonal left of A."""
+    """Gaussian elimination: what makes A upper triangular, with diagonal D, turns the identity into D^(1/2) L^-1."""
     rows = jnp.arange(a.shape[-1], dtype=jnp.int32)[:, None]
 
     def eliminate(i: Int[Array, ""], both: tuple[Array, Array]) -> tuple[Array, Array]:
-        """Take row i off all rows below."""
+        """Subtract multiples of row i from all rows below."""
         upper, w = both
         row, own_row = (jax.lax.dynamic_slice_in_dim(m, i, 1, -2) for m in both)
         column, pivot = (jax.lax.dynamic_slice_in_dim(m, i, 1, -1) for m in (upper, row))

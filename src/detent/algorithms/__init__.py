@@ -1,4 +1,4 @@
-"""On-policy algorithms: how a rollout improves an agent. None of them knows which head or task it has."""
+"""On-policy algorithms: how a rollout improves an agent. No algorithm knows which head or task it is given."""
 
 from __future__ import annotations
 
@@ -11,33 +11,33 @@ from detent.distributions import Action, Key
 from detent.registry import Registry
 
 Metrics = dict[str, Float[Array, ""]]
-"""Scalars for the record, by the name they get after `train/`."""
+"""Scalars to record, by their names after `train/`."""
 
 
 class Rollout(NamedTuple):
-    """t steps of n environments. Observations are normalised; `observation[t + 1]` is what step t led to."""
+    """t steps of n environments. Observations are normalised; `observation[t + 1]` is the one that step t led to."""
 
     observation: Float[Array, "t+1 n d"]
     action: Action
-    """Native: what the distribution sampled, before the environment's bounds."""
+    """Native: as the distribution sampled it, before the environment's bounds are applied."""
     log_prob: Float[Array, "t n"]
     reward: Float[Array, "t n"]
     """Normalised."""
     terminated: Bool[Array, "t n"]
     truncated: Bool[Array, "t n"]
     valid: Bool[Array, "t n"]
-    """False for a step that only reset its environment: it carries no weight."""
+    """False for a step that only reset its environment; such a step has no weight."""
 
 
 class State(Protocol):
-    """A pytree that contains at least the parameters of the agent."""
+    """A pytree that contains at least the agent's parameters."""
 
     @property
     def parameters(self) -> Parameters: ...
 
 
 class Algorithm(Protocol):
-    """A frozen dataclass whose fields are the hyper-parameters."""
+    """A frozen dataclass whose fields are the hyperparameters."""
 
     @property
     def batch_size(self) -> int: ...
@@ -45,7 +45,7 @@ class Algorithm(Protocol):
     def gamma(self) -> float: ...
     @property
     def scheduled(self) -> bool:
-        """Whether `update` depends on `progress`: then a run cannot be made longer afterwards."""
+        """Whether `update` depends on `progress`; if so, a run cannot be extended later."""
         ...
 
     def init(self, agent: Agent, key: Key) -> Any: ...
@@ -53,7 +53,7 @@ class Algorithm(Protocol):
     def update(
         self, agent: Agent, state: Any, rollout: Rollout, progress: Float[Array, ""], key: Key
     ) -> tuple[Any, Metrics]:
-        """One update from one rollout; `progress` is the share of the training that is over, for schedules."""
+        """One update from one rollout; `progress`, for schedules, is the fraction of training completed so far."""
         ...
 
 

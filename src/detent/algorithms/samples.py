@@ -1,4 +1,4 @@
-"""A rollout as the flat batch of samples that every algorithm here learns from."""
+"""A rollout as the flat batch of samples from which every algorithm learns."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from typing import NamedTuple, Protocol, TypeVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float
+from numpy.typing import NDArray
 
 from detent.advantages import gae
 from detent.algorithms import Rollout
@@ -17,7 +19,7 @@ T = TypeVar("T")
 
 
 class Sample(NamedTuple):
-    """What an algorithm sees of one step."""
+    """A batch of b steps, as an algorithm sees them."""
 
     observation: Float[Array, "b d"]
     action: Action
@@ -29,7 +31,7 @@ class Sample(NamedTuple):
 
 
 class Discounting(Protocol):
-    """The options by which any of the algorithms estimates advantages."""
+    """The options with which every algorithm estimates advantages."""
 
     @property
     def gamma(self) -> float: ...
@@ -40,11 +42,14 @@ class Discounting(Protocol):
 
 
 def samples(
-    options: Discounting, rollout: Rollout, before: Float[Array, "t+1 n"], now: Float[Array, "t+1 n"]
+    options: Discounting,
+    rollout: Rollout,
+    before: Float[Array, "{len(rollout.reward)}+1 n"],
+    now: Float[Array, "{len(rollout.reward)}+1 n"],
 ) -> Sample:
-    """The rollout as a flat batch; `before` and `now`: values before this update and of the critic now."""
+    """The rollout as a flat batch. `before` are the critic's values before this update, `now` its current ones."""
     terminated = rollout.terminated if options.bootstrap_truncated else rollout.terminated | rollout.truncated
-    advantage, target = gae(now, rollout.reward, terminated, rollout.truncated, options.gamma, options.gae_lambda)
+    advantage, target = gae(rollout.reward, now, terminated, rollout.truncated, options.gamma, options.gae_lambda)
     steps = Sample(
         rollout.observation[:-1], rollout.action, rollout.log_prob, before[:-1], advantage, target, rollout.valid
     )
@@ -53,7 +58,7 @@ def samples(
 
 
 def weights(valid: Bool[Array, " b"]) -> Float[Array, " b"]:
-    """Equal weights of all valid samples, none of the others: `weights(valid) @ x` is the mean of x."""
+    """Equal weights for valid samples and 0 for the others: `weights(valid) @ x` is the mean of x."""
     return valid / jnp.maximum(valid.sum(dtype=jnp.float32), 1.0)
 
 
@@ -71,8 +76,16 @@ def minibatches(key: Key, batch: T, size: int) -> T:
     return cut
 
 
+def spread_out(size: int, number: int) -> NDArray[np.intp]:
+    """Indices of `number` samples of a batch of `size`, or of all if it has fewer; the same ones in every update.
+
+    They are drawn at random, because every kth sample would come from the same few environments.
+    """
+    return np.sort(np.random.default_rng(0).permutation(size)[:number])
+
+
 def check_minibatches(batch_size: int, minibatch_size: int) -> None:
-    """Refuse minibatches that do not divide the batch."""
+    """Raise `BadInput` if the minibatches do not divide the batch."""
     if batch_size % minibatch_size:
         raise BadInput(
             f"--batch-size {batch_size} is not a multiple of --minibatch-size {minibatch_size}; "
@@ -81,7 +94,7 @@ def check_minibatches(batch_size: int, minibatch_size: int) -> None:
 
 
 def explained_variance(batch: Sample) -> Float[Array, ""]:
-    """1 - Var[target - value] / Var[target], over valid steps: 1 is a perfect critic, 0 a constant one."""
+    """1 - Var[target - value] / Var[target] over valid steps: 1 for a perfect critic, 0 for a constant one."""
     weight = weights(batch.valid)
 
     def variance(x: Float[Array, " b"]) -> Float[Array, ""]:

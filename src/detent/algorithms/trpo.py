@@ -28,7 +28,7 @@ from detent.options import check_options, option
 from detent.solvers import Vector, conjugate_gradient
 
 Scalar = Float[Array, ""]
-Fit = tuple[Vector, optax.OptState]  # the value function's parameters, and Adam's memory of them
+Fit = tuple[Vector, optax.OptState]  # the value function's parameters and Adam's state
 
 
 class TRPOState(NamedTuple):
@@ -37,7 +37,7 @@ class TRPOState(NamedTuple):
 
 
 class Search(NamedTuple):
-    """Where the line search is: what it tried last, and whether that will do."""
+    """The state of the line search: the step it tried last, and whether that was accepted."""
 
     tried: Int[Array, ""]
     theta: Vector
@@ -48,22 +48,22 @@ class Search(NamedTuple):
 
 @dataclass(frozen=True)
 class TRPO:
-    """Trust region policy optimisation: one natural-gradient step per batch, as long as the KL divergence allows."""
+    """Trust region policy optimisation: one natural-gradient step per batch, limited by the KL divergence."""
 
     batch_size: int = option(1024, "steps collected per update", at_least=1, at_most=2**24)
     gamma: float = option(0.99, "discount factor", at_least=0, at_most=1)
     gae_lambda: float = option(0.95, "lambda of generalised advantage estimation", at_least=0, at_most=1)
-    max_kl: float = option(0.02, "KL(old || new) that an update aims at", above=0)
-    kl_tolerance: float = option(1.0, "accept a step up to this many times --max-kl", at_least=1)
+    max_kl: float = option(0.02, "target KL(old || new) of an update", above=0)
+    kl_tolerance: float = option(1.0, "accept steps of up to this many times --max-kl", at_least=1)
     cg_iterations: int = option(10, "iterations of conjugate gradient", at_least=1)
     damping: float = option(0.03, "multiple of the identity added to the Fisher matrix", above=0)
-    fisher_every: int = option(1, "estimate the Fisher matrix from every so-manieth sample", at_least=1)
-    line_search_steps: int = option(10, "lengths tried before an update is given up", at_least=1)
-    line_search_factor: float = option(0.8, "how much shorter each of them is", above=0, at_most=0.99)
+    fisher_every: int = option(1, "estimate the Fisher matrix from every Nth sample", at_least=1)
+    line_search_steps: int = option(10, "step lengths to try before skipping the update", at_least=1)
+    line_search_factor: float = option(0.8, "ratio of each step length to the one before", above=0, at_most=0.99)
     minibatch_size: int = option(128, "steps per gradient step of the value function", at_least=1)
-    epochs: int = option(10, "passes of the value function over each batch", at_least=1)
+    epochs: int = option(10, "passes over each batch to fit the value function", at_least=1)
     learning_rate: float = option(1e-3, "Adam's step size, for the value function", above=0)
-    bootstrap_truncated: bool = option(True, "bootstrap the value where a time limit cut an episode off")
+    bootstrap_truncated: bool = option(True, "bootstrap from the value where a time limit ends an episode")
     scheduled = False
 
     def __post_init__(self) -> None:
@@ -84,6 +84,7 @@ class TRPO:
         value = agent.value(state.parameters, rollout.observation)
         batch = samples(self, rollout, value, value)
         parameters, metrics = self.improve_policy(agent, state.parameters, batch)
+        parameters = agent.adapted(parameters, batch.target, batch.valid)
         state, value_loss = self.fit_value(agent, state._replace(parameters=parameters), batch, key)
         return state, metrics | {
             "value_loss": value_loss,
@@ -92,7 +93,7 @@ class TRPO:
         }
 
     def improve_policy(self, agent: Agent, parameters: Parameters, batch: Sample) -> tuple[Parameters, Metrics]:
-        """The largest step along the natural gradient that keeps the trust region, or none.
+        """The largest step along the natural gradient that stays within the trust region, or none.
 
         maximise L(theta) = E[r A], r = pi_theta(a|s) / pi_old(a|s), subject to E[KL(old || theta)] <= max_kl (Eq. 14)
         """
@@ -102,7 +103,7 @@ class TRPO:
 
         def objective_and_kl(theta: Vector) -> tuple[Scalar, Scalar]:
             new = agent.policy(with_theta(theta), batch.observation)
-            ratio = jnp.exp(new.log_prob(batch.action) - batch.log_prob)
+            ratio = jnp.exp(jnp.where(batch.valid, new.log_prob(batch.action) - batch.log_prob, 0.0))
             return weight @ (ratio * advantage), weight @ old.kl(new)
 
         (before, _), gradient = jax.value_and_grad(objective_and_kl, has_aux=True)(theta)
@@ -150,7 +151,10 @@ class TRPO:
         full_step: Vector,
         before: Scalar,
     ) -> Search:
-        """The first of the steps full_step * factor^i that loses nothing and keeps the KL; else theta, bit for bit."""
+        """The first step full_step * factor^i that does not lower the objective and stays within the KL limit.
+
+        If there is none, theta is unchanged, bit for bit.
+        """
 
         def searching(search: Search) -> Bool[Array, ""]:
             return (search.tried < self.line_search_steps) & ~search.accepted
@@ -158,7 +162,7 @@ class TRPO:
         def shorter(search: Search) -> Search:
             there = theta + full_step * self.line_search_factor ** search.tried.astype(theta.dtype)
             objective, kl = objective_and_kl(there)
-            # Whatever is not finite compares as false, and so is refused.
+            # Comparisons with NaN are false, so a step that is not finite is rejected.
             accepted = (objective >= before) & (kl <= self.kl_tolerance * self.max_kl)
             return Search(search.tried + 1, there, objective, kl, accepted)
 
@@ -169,11 +173,11 @@ class TRPO:
         return result
 
     def fit_value(self, agent: Agent, state: TRPOState, batch: Sample, key: Key) -> tuple[TRPOState, Scalar]:
-        """Least squares on the lambda-returns, by Adam on minibatches."""
+        """Fit the lambda-returns with Adam, on minibatches."""
 
         def loss(value: Vector, minibatch: Sample) -> Scalar:
-            error = agent.value({"value": as_layers(value)}, minibatch.observation) - minibatch.target
-            return 0.5 * weights(minibatch.valid) @ error**2
+            outputs = agent.value_outputs(state.parameters | {"value": as_layers(value)}, minibatch.observation)
+            return weights(minibatch.valid) @ agent.critic.loss(*outputs, minibatch.target)
 
         def gradient_step(carry: Fit, minibatch: Sample) -> tuple[Fit, Scalar]:
             value, optimizer = carry
@@ -191,7 +195,7 @@ class TRPO:
 
 
 def policy_vector(parameters: Parameters) -> tuple[Vector, Callable[[Vector], Parameters]]:
-    """theta, all that the policy depends on as one vector; and the parameters with another theta in them."""
+    """All parameters of the policy as one vector theta, and a function that puts another theta in their place."""
     theta, as_policy = ravel_pytree({"policy": parameters["policy"], "head": parameters["head"]})
     return theta, lambda theta: parameters | as_policy(theta)
 

@@ -1,7 +1,9 @@
-"""What a policy can be run in: n copies of one task, stepped together."""
+"""Environments: n copies of one task, stepped together."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
@@ -11,56 +13,85 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:  # worker processes import this package, and need no JAX
     from jaxtyping import Array, Bool, Float
 
+    from detent.observations import Layout
+
 ActionSpace: TypeAlias = "Box[Any]"
-"""Of float32 with real actions; of int64 where actions are choices, from the first to the last of each dimension."""
+"""A Box of float32 for real actions; of int64 for choices, numbered from `low` to `high` in each dimension."""
 
 EnvState = Any
-"""A pytree that is handed from step to step; what it holds is the environment's own business."""
+"""A pytree that is passed from step to step; only the environment knows its contents."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """The environments to make of a task, and how to run them. Only `seed`, `num_envs` and `options` change results."""
+
+    seed: int
+    num_envs: int
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Keyword arguments of the task."""
+    workers: int = 0
+    """Worker processes for a Gymnasium environment; 0 to step it in this process."""
+    threads: int | None = None
+    timeout: float = 60.0
+    """Seconds before an environment in a worker process counts as hung."""
+    bounded: bool = True
+    """Whether the bounds of the actions must be finite."""
+    restarts: int = 0
+    """How many times a failed environment may be replaced by a new one."""
 
 
 class Step(NamedTuple):
-    """What one step of n environments gives."""
+    """The result of one step of n environments: JAX arrays if they are traceable, otherwise NumPy arrays."""
 
     observation: Float[Array, "n d"]
-    """The observation the step led to; after the last step of an episode, the true final one."""
+    """The observation that the step led to; after the last step of an episode, the true final one."""
     reward: Float[Array, " n"]
     terminated: Bool[Array, " n"]
     truncated: Bool[Array, " n"]
     valid: Bool[Array, " n"]
     """False where the previous step ended an episode: this one ignored its action and only reset."""
     success: Float[Array, " n"]
-    """1 or 0 where the environment reports `is_success`, else NaN."""
+    """1 or 0 if the environment reports `is_success`, otherwise NaN."""
 
 
 class Replay(NamedTuple):
-    """What brings n environments back to where they were: deterministic tasks need no more."""
+    """All that is needed to restore n environments of a deterministic task."""
 
     resets: NDArray[np.int64]
-    """[n] How often each environment has been reset, the first time included."""
+    """[n] How many times each environment has been reset, including the first time."""
     actions: list[NDArray[np.float32]]
     """For each environment, the actions [length, m] of its current episode."""
 
 
 class Environment(Protocol):
-    """n environments made for one seed. An episode's end is followed by one step that resets (`Step.valid`)."""
+    """n environments made from one seed. The end of an episode is followed by one step that resets (`Step.valid`)."""
 
-    observation_size: int
+    observation_layout: Layout
+    """The layout of an observation as users see it. The methods below return observations flattened to vectors [d]."""
     space: ActionSpace
-    """Of one environment's actions: one axis, finite bounds unless actions are passed on raw."""
+    """The actions of one environment: one axis, and finite bounds unless actions are passed on raw."""
     action_shape: tuple[int, ...]
-    """Of one action as the environment itself has it; `()` for a Discrete space."""
+    """The shape of one action in the environment itself; `()` for a Discrete space."""
     num_envs: int
     traceable: bool
     """Whether `step` can be used inside `jax.jit` and `jax.lax.scan`."""
+    x64: bool
+    """Whether `step` must be traced under `jax.enable_x64`; what it returns is float32 either way."""
+    saved: bool
+    """Whether the state is a pytree of arrays that checkpoints contain; if not, `replay` restores it."""
 
-    def reset(self) -> tuple[EnvState, Float[Array, "n d"]]:
+    def reset(self) -> tuple[EnvState, Float[Array | NDArray[Any], "n d"]]:
         """Start the first episode of every environment."""
         ...
 
     def step(self, state: EnvState, action: Float[Array, "n m"]) -> tuple[EnvState, Step]: ...
 
-    def replay(self, replay: Replay) -> tuple[EnvState, Float[Array, "n d"]]:
-        """Bring freshly made environments to where others were; returns the observations found there."""
+    def replay(self, replay: Replay) -> tuple[EnvState, Float[Array | NDArray[Any], "n d"]]:
+        """Bring newly made environments to the state that others had, and return the observations there.
+
+        Never called where the state is `saved`.
+        """
         ...
 
     def close(self) -> None: ...

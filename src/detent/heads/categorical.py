@@ -8,12 +8,12 @@ from dataclasses import dataclass
 import jax.numpy as jnp
 import numpy as np
 from gymnasium.spaces import Box
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, Shaped
 from numpy.typing import NDArray
 
 from detent.distributions import Categorical
 from detent.errors import BadInput
-from detent.heads import Op, register_head
+from detent.heads import Op, Outputs, are_choices, register_head
 from detent.options import check_options, option
 
 
@@ -25,15 +25,23 @@ class Choices:
     0, so that dimensions of different lengths are one `Categorical`.
     """
 
-    choices: tuple[int, ...] = option((), "choices per action dimension; default: those of the task")
+    choices: tuple[int, ...] = option((), "number of choices per action dimension (default: the task's)")
 
     def __post_init__(self) -> None:
         check_options(self)
 
+    @staticmethod
+    def accepts(space: Box) -> bool:
+        return are_choices(space)
+
+    @staticmethod
+    def defaults(space: Box) -> dict[str, tuple[int, ...]]:
+        return {"choices": tuple((space.high - space.low + 1).tolist())}
+
     def outputs(self, space: Box) -> int:
-        counts = (space.high - space.low).astype(int) + 1
-        if tuple(counts) != self.choices:
-            raise BadInput(f"The task has {_told(counts)} choices per action dimension, not {_told(self.choices)}.")
+        counts = self.defaults(space)["choices"]
+        if counts != self.choices:
+            raise BadInput(f"The task has {_listed(counts)} choices per action dimension, not {_listed(self.choices)}.")
         return sum(self.choices)
 
     def parameters(self, space: Box) -> dict[str, Float[Array, " m"]]:
@@ -44,13 +52,13 @@ class Choices:
         index = np.where(exists, np.cumsum(exists).reshape(exists.shape) - 1, 0)
         return Categorical(jnp.where(exists, out[..., index], -1e9))
 
-    def by_dimension(self, out: Float[Array, "*b o"]) -> Float[Array, "*b m k"]:
-        """One row for all dimensions where they differ in length."""
+    def by_dimension(self, out: Shaped[Outputs, "*b o"]) -> Shaped[Outputs, "*b g k"]:
+        """A single row if dimensions differ in their number of choices."""
         k = self.choices[0] if len(set(self.choices)) == 1 else sum(self.choices)
         return out.reshape(*out.shape[:-1], -1, k)
 
     def to_unit(self, action: Int[Array, "*b m"]) -> Float[Array, "*b m"]:
-        """-1 for the first of a dimension's choices, 1 for the last; the environment rounds to the nearest."""
+        """-1 for the first choice of a dimension, 1 for the last; the environment rounds to the nearest."""
         last = jnp.asarray([max(1, count - 1) for count in self.choices], jnp.float32)
         return action.astype(jnp.float32) * (2.0 / last) - 1.0
 
@@ -61,7 +69,7 @@ class Choices:
         return {"bin_entropy": (distribution.entropy() / len(self.choices)).mean()}
 
 
-def _told(counts: Iterable[int]) -> str:
+def _listed(counts: Iterable[int]) -> str:
     return ", ".join(map(str, counts)) or "no"
 
 

@@ -17,8 +17,8 @@ from detent.heads.gaussian import Gaussian
 class GaussianTanh(Gaussian):
     """Normal distribution whose mean is kept in [-1, 1] by a tanh.
 
-    Samples are unbounded. Not the "tanh-Gaussian" of soft actor-critic, which squashes the sample and so has
-    another density.
+    Samples are unbounded. This is not the "tanh-Gaussian" of soft actor-critic, which squashes the sample and so has a
+    different density.
     """
 
     def distribution(self, out: Float[Array, "*b m"], parameters: Mapping[str, Array]) -> DiagGaussian:

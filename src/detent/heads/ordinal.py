@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import numpy as np
 from jaxtyping import Array, Float
 
 from detent.distributions import Categorical, running_sum
 from detent.heads import Op, register_head
 from detent.heads.discrete import Discrete
+from detent.initial_std import Logits
 
 
 @dataclass(frozen=True)
@@ -23,6 +25,9 @@ class Ordinal(Discrete):
 
     def distribution(self, out: Float[Array, "*b mk"], parameters: Mapping[str, Array]) -> Categorical:
         return Categorical(running_sum(super().distribution(out, parameters).logits))
+
+    def outputs_for(self, logits: Logits) -> Logits:
+        return np.diff(logits, prepend=logits[0])
 
     def deploy(self) -> list[Op]:
         return [{"op": "running_sum", "bins": self.bins}, *super().deploy()]

@@ -1,6 +1,7 @@
-"""The paper as commands: its experiments as runs, its printed numbers, and what ours come to beside them.
+"""The paper as commands: its experiments as runs, its printed numbers, and ours beside them.
 
-`experiments.toml` says what is run, `reference.toml` what was printed; both are read by `experiments.py`.
-`selection.py` finds the runs of an experiment and applies the paper's rule of the best; `tables.py` and `figures.py`
-show them.
+`experiments.toml` defines the experiments and `experiments.py` turns them into runs; `reference.toml` has the printed
+numbers and `printed.py` reads them.
+`selection.py` finds the runs of an experiment and picks the best settings, as the paper does; `tables.py` and
+`figures.py` show them.
 """

@@ -1,27 +1,25 @@
-"""What the paper ran: each figure and table as runs, at the paper's scale or at another, whole or in part."""
+"""The paper's experiments: each figure and table as runs, at the paper's scale or another, in full or in part."""
 
 from __future__ import annotations
 
 import itertools
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from importlib import resources
 from typing import Any
 
-from detent.configuration import Run, option_parts
 from detent.errors import BadInput
 from detent.options import options_of
+from detent.paper.printed import read, todays
 from detent.registry import nearest
-from detent.sweeps import by_name, plan_from_flags
+from detent.runs.presets import base
+from detent.runs.run import Names, Run
+from detent.sweeps.plan import by_name, plan_from_flags
 
 PRESET = "paper"
 """The preset that the paper's tuning belongs to, and the default of `detent paper run`."""
 UNTUNED = ("beta",)
 """Heads whose settings the paper fixes."""
-Printed = str | tuple[float, float]
-"""What the paper prints: a text, or mean and standard deviation."""
 _OWN_KEYS = ("task", "algo", "head", "column", "steps", "seeds", "draws", "bins")
 _SHARED_KEYS = ("title", "shows", "tuned", "alone", "measure", "grid")
 
@@ -35,13 +33,13 @@ class Part:
     algos: tuple[str, ...]
     heads: tuple[str, ...]
     column: str | None
-    """The column of the table that these runs fill; None: one column per head."""
+    """The column of the table that these runs fill; None for one column per head."""
     steps: float
     seeds: int | None
-    """The seeds from 0 on; None where they are drawn."""
+    """The number of seeds, from 0; None if they are drawn."""
     draws: int | None
     bins: Any
-    """A value, a list, how they are drawn, or None where no head has bins."""
+    """A value, a list, how they are drawn, or None if no head has bins."""
     options: Mapping[str, Any]
     """The other options, as in a sweep's table."""
 
@@ -58,7 +56,7 @@ class Experiment:
     tuned: Mapping[str, tuple[str, tuple[float, ...]]]
     """Algorithm -> the option that the paper tuned for it, and the values that it tried."""
     alone: bool = False
-    """Whether runs must not share the machine, because their time is what is measured."""
+    """Whether runs must not share the machine, because their time is measured."""
     measure: Mapping[str, Any] = field(default_factory=dict)
     """What is measured without training."""
 
@@ -68,7 +66,7 @@ class Experiment:
 
     @property
     def steps(self) -> int:
-        """The paper's, of its longest runs."""
+        """The number of steps of the paper's longest runs."""
         return int(max(part.steps for part in self.parts))
 
     def runs(
@@ -84,7 +82,7 @@ class Experiment:
         draws: Any = None,
         tuning: bool = True,
     ) -> list[Run]:
-        """The runs of this experiment, seed by seed; whatever is given takes the place of the paper's choice.
+        """The runs of this experiment, seed by seed; whatever is given replaces the paper's choice.
 
         `tasks` are the paper's names or names of ours for them; `heads` and `bins` may be others than the paper's.
         With `tuning`, the values of the learning rate or KL that the paper tried are all tried under its preset.
@@ -103,18 +101,18 @@ class Experiment:
                     table["draws"] = draws or part.draws
                 if part.bins is not None and _has(head, algo, "bins"):
                     table["bins"] = list(bins) or part.bins
-                if tuning and preset == PRESET and head not in UNTUNED and algo in self.tuned:
+                if tuning and base(preset) == PRESET and head not in UNTUNED and algo in self.tuned:
                     option, values = self.tuned[algo]
                     table.setdefault(option, list(values))
                 made += plan_from_flags(table).runs()
         if not made:
-            raise BadInput(f"Nothing of {self.name} is left with these flags.")
+            raise BadInput(f"No run of {self.name} matches these flags.")
         if bins and not any("bins" in run.options for run in made):
             raise BadInput(f"None of these heads has --bins: {_listed(heads)}.")
         return list(by_name(sorted(made, key=lambda run: run.settings.seed)).values())
 
     def todays_tasks(self, asked: Sequence[str] = ()) -> list[str]:
-        """Our names for the tasks of this experiment, as far as they were asked for."""
+        """Our names for the tasks of this experiment, or for those among `asked`."""
         self._check(asked, (), (), None, None)
         return [today for task in self.tasks for today in _wanted(task, asked)]
 
@@ -130,9 +128,9 @@ class Experiment:
         if bins and all(part.bins is None for part in self.parts):
             raise BadInput(f"{self.name} has no --bins: none of its policies has any.")
         if seeds and all(part.seeds is None for part in self.parts):
-            raise BadInput(f"The seeds of {self.name} are drawn at random; say how many draws with --draws.")
+            raise BadInput(f"The seeds of {self.name} are drawn at random; set the number of draws with --draws.")
         if draws and all(part.draws is None for part in self.parts):
-            raise BadInput(f"{self.name} draws nothing at random; say how many seeds with --seeds.")
+            raise BadInput(f"{self.name} draws nothing at random; set the number of seeds with --seeds.")
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -140,7 +138,7 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _wanted(task: str, asked: Sequence[str]) -> Iterator[str]:
-    """Our names for a task of the paper, as far as they were asked for; without a question, the first."""
+    """Our names for a task of the paper that are among `asked`; the first one if nothing is asked for."""
     if not asked or task in asked:
         yield todays(task)[0]
     yield from (name for name in todays(task) if name in asked)
@@ -151,7 +149,7 @@ def _narrowed(own: Sequence[str], asked: Sequence[str]) -> list[str]:
 
 
 def _heads(part: Part, asked: Sequence[str]) -> Sequence[str]:
-    """A column of its own has the head that it was defined with; elsewhere any head will do."""
+    """A part with a column of its own has fixed heads; elsewhere any head can be used."""
     if part.column:
         return _narrowed(part.heads, asked)
     return asked or part.heads
@@ -159,21 +157,16 @@ def _heads(part: Part, asked: Sequence[str]) -> Sequence[str]:
 
 @cache
 def _has(head: str, algo: str, name: str) -> bool:
-    return any(f.name == name for p in option_parts(head, algo) for f in options_of(p))
+    return any(f.name == name for p in Names("", head, algo).option_parts for f in options_of(p))
 
 
 # --- reading ---
 
 
 @cache
-def _read(file: str) -> dict[str, Any]:
-    return tomllib.loads((resources.files("detent.paper") / file).read_text(encoding="utf-8"))
-
-
-@cache
 def experiments() -> dict[str, Experiment]:
     """Name -> experiment, in the order of the paper."""
-    tables = _read("experiments.toml")
+    tables = read("experiments.toml")
     return {name: _experiment(name, table) for name, table in tables.items() if name not in ("tasks", "tuned")}
 
 
@@ -190,7 +183,7 @@ def _experiment(name: str, table: Mapping[str, Any]) -> Experiment:
     shared = {key: value for key, value in table.items() if key not in _SHARED_KEYS}
     tuned = {
         algo: next((option, tuple(values)) for option, values in tuned.items())
-        for algo, tuned in _read("experiments.toml")["tuned"].items()
+        for algo, tuned in read("experiments.toml")["tuned"].items()
         if table.get("tuned", True)
     }
     parts = tuple(_part(shared | grid) for grid in table.get("grid", [{}]))
@@ -215,35 +208,3 @@ def _part(table: Mapping[str, Any]) -> Part:
 
 def _names(value: str | Sequence[str]) -> Sequence[str]:
     return [value] if isinstance(value, str) else value
-
-
-def todays(task: str) -> tuple[str, ...]:
-    """Our names for a task of the paper, the usual one first."""
-    return tuple(_read("experiments.toml")["tasks"][task])
-
-
-def papers(task: str) -> str | None:
-    """The paper's name for a task of ours."""
-    tasks = _read("experiments.toml")["tasks"]
-    return next((name for name, ours in tasks.items() if task in ours), None)
-
-
-def printed(experiment: str, algo: str) -> dict[str, dict[str, Printed]]:
-    """Task (the paper's name) -> column -> what the paper prints."""
-    tables = _read("reference.toml").get(experiment, {}).get(algo, {})
-    return {
-        task: {column: value if isinstance(value, str) else (value[0], value[1]) for column, value in row.items()}
-        for task, row in tables.items()
-    }
-
-
-def reference() -> dict[tuple[str, str, str], tuple[float, float]]:
-    """The paper's main table as `detent report` wants it: (task, algorithm, head) -> mean and standard deviation."""
-    return {
-        (today, algo, head): value
-        for algo in _read("reference.toml")["table2"]
-        for task, row in printed("table2", algo).items()
-        for head, value in row.items()
-        if not isinstance(value, str)
-        for today in todays(task)
-    }

@@ -47,7 +47,7 @@ def _colour(head: str) -> str:
 
 
 def _curves(experiment: Experiment, scale: Scale, members: Sequence[Placed], path: Path) -> None:
-    """Learning curves of the settings that the paper's rule picks, every K by itself."""
+    """Learning curves of the settings that the paper's rule picks, for every K separately."""
     chosen = [m.run for choice in cells(members, by_bins=True).values() for m in choice.members]
     draw_panels(chosen, path, _title(experiment, scale))
 
@@ -57,7 +57,7 @@ def _heads(members: Sequence[Placed]) -> list[str]:
 
 
 def _bandit(experiment: Experiment, scale: Scale, members: Sequence[Placed], path: Path) -> None:
-    """Left the reward and what the policies have become, right their learning curves, seed by seed."""
+    """On the left the reward and the trained policies, on the right their learning curves, seed by seed."""
     tasks = sorted({m.run.task for m in members})
     titles = [title for task in tasks for title in (f"{task}: trained policies", f"{task}: learning curves")]
     figure, panels = panelled(titles, "", "", columns=2)

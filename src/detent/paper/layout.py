@@ -11,7 +11,7 @@ WIDTH = 80
 
 @dataclass(frozen=True)
 class Block:
-    """A task: lines of a label and a text per column."""
+    """The lines of a task: label -> column -> text."""
 
     title: str
     lines: Mapping[str, Mapping[str, str]]

@@ -1,4 +1,4 @@
-"""What the paper measures without training: the variance of the gradient at the start (Figure 5a)."""
+"""What the paper measures without training: the variance of the gradient at initialisation (Figure 5a)."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from detent.errors import BadInput
 from detent.files import read_json, write_json
+from detent.options import whole_number
 from detent.paper import variance
-from detent.paper.experiments import Experiment, papers
+from detent.paper.experiments import Experiment
 from detent.paper.layout import Block, Table
+from detent.paper.printed import papers
 
 FILE = "variance.json"
 
@@ -24,12 +25,12 @@ def measure(
     bins: Sequence[str] = (),
     initialisations: int | None = None,
 ) -> Iterator[str]:
-    """Measure what the experiment asks for, tell each piece, and keep all in `<out>/variance.json`.
+    """Carry out the experiment's measurements, yield a line for each, and write all to `<out>/variance.json`.
 
-    Pieces of the file that are measured again are replaced, others are kept.
+    Measurements that are already in the file are replaced if they are repeated, and kept otherwise.
     """
     wanted = experiment.measure
-    sizes = [_whole(k) for k in bins] or wanted["bins"]
+    sizes = [whole_number("--bins", k, 2) for k in bins] or wanted["bins"]
     chosen = experiment.todays_tasks(tasks)
     kept = {_key(old): old for old in _read(out / FILE)}
     for task, head, output in itertools.product(chosen, heads or wanted["head"], wanted["output_init"]):
@@ -52,18 +53,12 @@ def _key(found: variance.Measurement) -> tuple[str, str, str]:
     return found.head, found.output_init, found.task
 
 
-def _whole(text: str) -> int:
-    if not str(text).isdigit() or int(text) < 2:
-        raise BadInput(f"--bins must be whole numbers of at least 2, not {text!r}.")
-    return int(text)
-
-
 def _read(path: Path) -> tuple[variance.Measurement, ...]:
-    return variance.from_json(read_json(path)) if path.exists() else ()
+    return variance.from_json(read_json(path.resolve())) if path.exists() else ()
 
 
 def measured(places: Sequence[str | os.PathLike[str]]) -> list[variance.Measurement]:
-    """What has been measured in some directories, or in files named variance.json."""
+    """The measurements in some directories, or in files named variance.json."""
     files = [path / FILE if path.is_dir() else path for path in map(Path, places)]
     return [found for file in files if file.name == FILE for found in _read(file)]
 
@@ -74,7 +69,7 @@ def show_measured(
     """The figure as text and as files."""
     found = measured(places)
     if not found:
-        yield f"It has not been measured here: detent paper run {experiment.name}"
+        yield f"Not measured here yet. To measure it: detent paper run {experiment.name}"
         return
     for table in variance_tables(found):
         yield ""
@@ -104,13 +99,13 @@ def variance_tables(found: Sequence[variance.Measurement]) -> list[Table]:
 
 def _note(networks: int, points: Mapping[str, Sequence[variance.Point]]) -> str:
     """How well the theory for the initialisation that was used does, with constant reward, below the largest K."""
-    told = f"Variance of the gradient relative to its value at the largest K, {networks} networks."
+    summary = f"Variance of the gradient relative to its value at the largest K, {networks} networks."
     known = [(point, task) for task, some in points.items() for point in some[:-1]]
     if not known:
-        return told
+        return summary
     inside = sum(not point.constant.excludes(point.expected) for point, _ in known)
     off, worst, where = max((abs(p.constant.value / p.expected - 1), p.bins, task) for p, task in known)
     return (
-        f"{told} With constant reward, {inside} of {len(known)} bootstrap intervals of 95% over networks contain the "
-        f"theory for this initialisation; the largest deviation from it is {off:.1%} ({where}, K = {worst})."
+        f"{summary} With constant reward, {inside} of {len(known)} intervals (95%, Student's t over networks) contain "
+        f"the theory for this initialisation; the largest deviation from it is {off:.1%} ({where}, K = {worst})."
     )

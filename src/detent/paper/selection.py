@@ -13,33 +13,38 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from detent import statistics
-from detent.configuration import FREE_OPTIONS, Run
-from detent.heads import HEADS
-from detent.paper.experiments import PRESET, Experiment, Part, papers, todays
-from detent.presets import PRESETS
-from detent.report import RunSummary
+from detent.errors import BadInput
+from detent.options import FREE_OPTIONS, options_of
+from detent.paper.experiments import PRESET, Experiment, Part
+from detent.paper.printed import papers, todays
+from detent.report import RunSummary, statistics
 from detent.report.comparisons import distinct
-from detent.sweeps import plan_from_flags
+from detent.runs.identity import as_json
+from detent.runs.presets import base
+from detent.runs.run import Names, Run, preset_values, read_configuration
+from detent.sweeps.plan import plan_from_flags
+from detent.tasks import find_task
 
 MOST_DRAWS = 1000
-"""A run is looked for among so many draws."""
+"""The number of draws among which a run is searched."""
 
 
 @dataclass(frozen=True, eq=False)
 class Placed:
-    """A run that belongs to an experiment, and where."""
+    """A run that belongs to an experiment, and its place in it."""
 
     run: RunSummary
     head: str
     """The column of the paper's table: a head's name, or that of a setting."""
+    preset: str
+    """The name of its settings, with the version if they have changed since."""
     bins: int | None
     tuned: tuple[str, float] | None
     """The option that the paper tuned, and its value here."""
 
     @property
     def scale(self) -> Scale:
-        return Scale(self.run.algo, self.run.preset, int(self.run.options["steps"]))
+        return Scale(self.run.algo, self.preset, int(self.run.options["steps"]))
 
     @property
     def label(self) -> str:
@@ -59,62 +64,78 @@ class Scale:
 
 
 def placed(experiment: Experiment, runs: Iterable[RunSummary]) -> list[Placed]:
-    """Those of the runs that belong to the experiment: all its options, whatever the seed, the steps and K.
+    """The runs that belong to the experiment: they have all its options, whatever the seed, the steps and K.
 
-    Other heads than the paper's are welcome. An option that the paper tuned must have one of the values that it tried,
-    or the preset's own; one that it drew at random must have been drawn.
+    Heads other than the paper's are included. An option that the paper tuned must have one of the values that it tried,
+    or the preset's; one that it drew at random must have one of the values drawn.
     """
     found = []
     for run in runs:
         task = papers(run.task)
-        parts = [part for part in experiment.parts if task in part.tasks and _fits(experiment, part, run)]
-        if parts and run.options.get("steps"):
-            column = parts[0].column or run.head
-            found.append(Placed(run, column, run.options.get("bins"), _tuned(experiment, run)))
+        for part in experiment.parts:
+            preset = _preset(experiment, part, run) if task in part.tasks and run.options.get("steps") else None
+            if preset:
+                column = part.column or run.head
+                found.append(Placed(run, column, preset, run.options.get("bins"), _tuned(experiment, run)))
+                break
     return _with_several_bins(found) if experiment.shows == "bins" else found
 
 
 def _with_several_bins(found: Sequence[Placed]) -> list[Placed]:
-    """Those of heads that have been run with several K; one K says nothing about K."""
+    """The runs of heads that have been run with several K; a single K shows nothing about the effect of K."""
     sizes: dict[tuple[Scale, str], set[int | None]] = defaultdict(set)
     for member in found:
         sizes[member.scale, member.head].add(member.bins)
     return [member for member in found if len(sizes[member.scale, member.head]) > 1]
 
 
-def _fits(experiment: Experiment, part: Part, run: RunSummary) -> bool:
-    if run.algo not in part.algos or run.preset not in PRESETS or run.head not in HEADS.names():
-        return False
-    if part.column and run.head not in part.heads:
-        return False
-    fixed, drawn = _options(part, run.algo, run.head, run.preset)
+def _preset(experiment: Experiment, part: Part, run: RunSummary) -> str | None:
+    """The name of the settings of a run that belongs to this part; None if it does not belong.
+
+    They are the preset's, as it is today or as it was in the version that made the run.
+    """
+    if run.algo not in part.algos or (part.column and run.head not in part.heads):
+        return None
+    try:
+        if _fits(experiment, part, run, earlier=False):
+            return run.preset
+        then = f"{base(run.preset)}-{'.'.join(str(run.versions.get('detent')).split('.')[:2])}"
+        return then if _fits(experiment, part, run, earlier=True) else None
+    except BadInput:
+        return None  # an unknown head, preset or option
+
+
+def _fits(experiment: Experiment, part: Part, run: RunSummary, earlier: bool) -> bool:
+    names, options = read_configuration(run.configuration)
+    fixed, drawn = _options(part, run.algo, run.head, run.preset, earlier)
     tuned = experiment.tuned.get(run.algo)
-    for key, value in run.compared.items():
-        if key in ("steps", "bins") or key in drawn or (key in fixed and value == fixed[key]):
+    given = {"trunk": names.trunk, "critic": names.critic, **{name: as_json(value) for name, value in options.items()}}
+    for key, value in fixed.items():
+        if key in ("steps", "bins") or key in drawn or given[key] == value:
             continue
-        if not (tuned and key == tuned[0] and run.preset == PRESET and value in tuned[1]):
+        if not (tuned and key == tuned[0] and base(run.preset) == PRESET and given[key] in tuned[1]):
             return False
-    if len(run.compared) != len(fixed):
-        return False
-    wanted = {key: run.options.get(key) for key in drawn}
+    wanted = {key: given[key] for key in drawn}
     return not drawn or json.dumps(wanted, sort_keys=True) in _draws(part, run.algo, run.head, run.preset)
 
 
 @cache
-def _options(part: Part, algo: str, head: str, preset: str) -> tuple[Mapping[str, Any], tuple[str, ...]]:
-    """What every option but the seed must be, as JSON has it, and the names of those that are drawn."""
-    task, known = todays(part.tasks[0])[0], Run(todays(part.tasks[0])[0], head, algo, preset).options
+def _options(part: Part, algo: str, head: str, preset: str, earlier: bool) -> tuple[Mapping[str, Any], tuple[str, ...]]:
+    """The required values of all options but the seed, as JSON, and the names of the options that are drawn."""
+    names = Names(todays(part.tasks[0])[0], head, algo, preset)
+    known = {f.name for option_part in names.option_parts for f in options_of(option_part)}
     given = {key: value for key, value in {**part.options, "bins": part.bins}.items() if key in known}
     drawn = tuple(key for key, value in given.items() if isinstance(value, dict))
     fixed = {key: value for key, value in given.items() if key not in drawn and key != "bins"}
-    whole = Run(task, head, algo, preset, **fixed).configuration["options"]
+    described = Run.made(find_task(names.task), names, preset_values(names, earlier) | fixed).configuration
+    whole = {"trunk": described["trunk"], "critic": described["critic"], **described["options"]}
     return {k: v for k, v in whole.items() if k != "seed" and k not in FREE_OPTIONS}, drawn
 
 
 @cache
 def _draws(part: Part, algo: str, head: str, preset: str) -> frozenset[str]:
     """The values of the drawn options in each draw, as JSON."""
-    _, drawn = _options(part, algo, head, preset)
+    _, drawn = _options(part, algo, head, preset, earlier=False)
     table = {key: value for key, value in {**part.options, "bins": part.bins}.items() if key in drawn}
     table |= {"task": todays(part.tasks[0])[0], "algo": algo, "head": head, "preset": preset, "draws": MOST_DRAWS}
     runs = itertools.chain.from_iterable(grid.runs() for grid in plan_from_flags(table).grids)
@@ -133,13 +154,15 @@ def _tuned(experiment: Experiment, run: RunSummary) -> tuple[str, float] | None:
 
 @dataclass(frozen=True, eq=False)
 class Choice:
-    """What stands in one cell: all seeds of the setting with the highest mean, among those that were tried."""
+    """One cell of a table: all seeds of the setting with the highest mean, among the settings with the most seeds."""
 
     members: tuple[Placed, ...]
     scores: NDArray[np.float64]
     """Final returns of the runs that finished or diverged, by the paper's definition."""
     tried: int
-    """How many settings (K, tuned values) had runs to choose from."""
+    """The number of settings (K, tuned values)."""
+    fewer: int
+    """The number of settings left out because they have fewer seeds than others: with few seeds, luck counts more."""
 
     @property
     def mean_and_sd(self) -> tuple[float, float]:
@@ -158,18 +181,29 @@ class Choice:
 
 
 def best(members: Sequence[Placed]) -> Choice:
-    """The paper's rule. It picks the winner on the runs that it then reports, which flatters whoever had more tries."""
+    """The paper's rule, among the settings with the most seeds.
+
+    It picks the winner on the same runs that it then reports, which favours heads with more settings.
+    """
     settings: dict[Any, list[Placed]] = defaultdict(list)
     for member in members:
         settings[member.bins, member.tuned].append(member)
-    choices = [_choice(group, len(settings)) for group in settings.values()]
-    return max(choices, key=lambda choice: choice.mean_and_sd[0] if choice.scores.size else -np.inf)
+    seeds = {setting: _seeds(group) for setting, group in settings.items()}
+    scores = {setting: _scores(group) for setting, group in seeds.items()}
+    most = max(known.size for known in scores.values())
+    compared = [setting for setting, known in scores.items() if known.size == most]
+    chosen = max(compared, key=lambda setting: scores[setting].mean() if most else 0.0)
+    return Choice(tuple(seeds[chosen]), scores[chosen], len(settings), len(settings) - len(compared))
 
 
-def _choice(group: Sequence[Placed], tried: int) -> Choice:
+def _seeds(group: Sequence[Placed]) -> list[Placed]:
+    """Each seed once."""
     kept = set(map(id, distinct([member.run for member in group])))
-    members = tuple(member for member in group if id(member.run) in kept)
-    return Choice(members, np.array([m.run.final for m in members if m.run.counted], np.float64), tried)
+    return [member for member in group if id(member.run) in kept]
+
+
+def _scores(group: Sequence[Placed]) -> NDArray[np.float64]:
+    return np.array([member.run.final for member in group if member.run.counted], np.float64)
 
 
 def cells(members: Iterable[Placed], by_bins: bool) -> dict[tuple[str, str], Choice]:

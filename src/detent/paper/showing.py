@@ -7,16 +7,17 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from detent import report
-from detent.paper.experiments import Experiment, reference
+from detent.paper.experiments import Experiment
 from detent.paper.figures import draw
 from detent.paper.measuring import show_measured
+from detent.paper.printed import reference
 from detent.paper.selection import placed
 from detent.paper.tables import tables_of
 from detent.report.loading import found_runs
 
 
 def show(experiment: Experiment, places: Sequence[str | os.PathLike[str]], out: str, markdown: bool) -> Iterator[str]:
-    """Write figures and page into `out`; the text, and where the files are."""
+    """Write the figures and the page into `out`; yield the text and the paths of the files."""
     title = f"{experiment.name}: {experiment.title}"
     if experiment.measure:
         yield title
@@ -30,7 +31,7 @@ def show(experiment: Experiment, places: Sequence[str | os.PathLike[str]], out: 
         yield table.markdown() if markdown else table.text()
     yield ""
     if not members:
-        yield f"Nothing of it has been run here: detent paper run {experiment.name}"
+        yield f"Nothing has been run here yet. To run it: detent paper run {experiment.name}"
         return
     page = Path(out) / f"{experiment.name}.html"
     report.write_page([member.run for member in members], page, reference(), title)

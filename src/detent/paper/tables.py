@@ -1,8 +1,7 @@
-"""The paper's tables with ours beside them."""
+"""The paper's tables, with our results beside them."""
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,22 +9,23 @@ from dataclasses import dataclass
 import numpy as np
 from gymnasium.spaces import Box
 
-from detent import statistics
-from detent.configuration import Run
-from detent.paper.experiments import Experiment, Printed, papers, printed
+from detent.networks import parameter_count
+from detent.paper.experiments import Experiment
 from detent.paper.layout import Block, Table
+from detent.paper.printed import Printed, papers, printed
 from detent.paper.selection import Choice, Placed, Scale, by_scale, cells
-from detent.statistics import Floats, Interval
-from detent.tasks import find_task
+from detent.report import statistics
+from detent.report.statistics import Floats, Interval
+from detent.runs.run import Run
 
 HEADS = ("gaussian", "gaussian_tanh", "beta", "discrete", "ordinal")
 """The order of the paper's columns."""
 
 
 def tables_of(experiment: Experiment, members: Sequence[Placed], intervals: bool = False) -> list[Table]:
-    """What an experiment comes to: a table for each algorithm, preset and length, or what was printed.
+    """The results of an experiment: a table for each algorithm, preset and length, or the printed ones.
 
-    `intervals` adds those of the differences to the baseline, where there is one.
+    `intervals` adds the intervals of the differences to the baseline, if there is one.
     """
     if not members:
         return printed_tables(experiment)
@@ -57,7 +57,7 @@ class _Part:
         known = {m.label: (in_order(m.head), m.bins or 0) for m in self.members}
         return sorted(known, key=lambda label: known[label])
 
-    def told(self, task: str) -> dict[str, str]:
+    def printed(self, task: str) -> dict[str, str]:
         """Column -> what the paper prints for a task."""
         row = printed(self.experiment.name, self.scale.algo).get(papers(task) or "", {})
         return {column: as_printed(value) for column, value in row.items()}
@@ -96,16 +96,21 @@ def as_printed(value: Printed) -> str:
 
 
 def interval(found: Interval) -> str:
-    """The ends of the 95% interval, if the runs are enough for one."""
-    return "too few runs" if math.isnan(found.low) else f"{number(found.low)} to {number(found.high)}"
+    """The ends of the 95% interval, or why there is none."""
+    return found.why if math.isnan(found.low) else f"{number(found.low)} to {number(found.high)}"
 
 
 def ended(choice: Choice) -> str:
-    """How many runs a cell rests on, and what became of the others."""
+    """The number of finished runs behind a cell, and the statuses of the others."""
     statuses = dict(choice.statuses)
     finished = statuses.pop("finished", 0)
     others = [f"{count} {status}" for status, count in sorted(statuses.items())]
     return ", ".join([str(finished)] * bool(finished or not others) + others)
+
+
+def chosen(choice: Choice) -> str:
+    """The setting of a cell, and how many others were left out because they have fewer runs."""
+    return choice.setting + f" ({choice.fewer} with fewer runs left out)" * bool(choice.fewer)
 
 
 # --- final returns ---
@@ -115,8 +120,8 @@ def _returns(part: _Part, by_bins: bool, intervals: bool) -> Table:
     """Heads (and K) against tasks."""
     found = cells(part.members, by_bins)
     ours = part.labels if by_bins else part.heads
-    told = [] if by_bins else [column for task in part.tasks for column in part.told(task)]
-    columns = list(dict.fromkeys([*told, *ours]))
+    theirs = [] if by_bins else [column for task in part.tasks for column in part.printed(task)]
+    columns = list(dict.fromkeys([*theirs, *ours]))
     baseline = "gaussian" if "gaussian" in columns else next(column for column in columns if column in ours)
     blocks = [_block(part, task, columns, baseline, found, intervals) for task in part.tasks]
     return part.table(columns, blocks, *_notes(baseline, found, by_bins))
@@ -137,7 +142,7 @@ def _block(
         "runs": {column: ended(choice) for column, choice in here.items()},
     }
     if any(choice.tried > 1 for choice in here.values()):
-        lines["chosen"] = {column: choice.setting for column, choice in here.items() if choice.tried > 1}
+        lines["chosen"] = {column: chosen(choice) for column, choice in here.items() if choice.tried > 1}
     against = {
         column: statistics.difference([choice.scores], [known[baseline].scores])
         for column, choice in known.items()
@@ -147,15 +152,15 @@ def _block(
         lines["difference"] = {column: interval(gap) for column, gap in against.items()}
     if against:
         lines["verdict"] = {column: gap.verdict for column, gap in against.items()}
-    if part.told(task):
-        lines["paper"] = part.told(task)
+    if part.printed(task):
+        lines["paper"] = part.printed(task)
     return Block(task, lines)
 
 
 def _notes(baseline: str, found: Mapping[tuple[str, str], Choice], by_bins: bool) -> tuple[str, ...]:
     notes = [
         "here: mean ± sd over runs of the mean of the last 10 iterations, as in the paper. verdict: against "
-        f"{baseline}, where the 95% interval of the difference excludes 0."
+        f"{baseline}, where the 95% interval of the difference (Welch's t) excludes 0."
     ]
     if any(choice.tried > 1 for choice in found.values()):
         what = "the tuned option" if by_bins else "K and of the tuned option"
@@ -163,7 +168,18 @@ def _notes(baseline: str, found: Mapping[tuple[str, str], Choice], by_bins: bool
             f"chosen: the best of {what}, as in the paper, picked on the same runs that are reported, which flatters "
             "whoever had more tries."
         )
-    return tuple(notes)
+    return (*notes, *_left_out(found))
+
+
+def _left_out(found: Mapping[tuple[str, str], Choice]) -> tuple[str, ...]:
+    """The note on settings that were left out."""
+    cells = [f"{column} on {task} ({choice.fewer})" for (task, column), choice in found.items() if choice.fewer]
+    if not cells:
+        return ()
+    return (
+        "Settings with fewer runs than others of the same cell are left out, because few runs have a high mean by luck "
+        f"more often: {', '.join(cells)}.",
+    )
 
 
 def printed_tables(experiment: Experiment) -> list[Table]:
@@ -173,8 +189,8 @@ def printed_tables(experiment: Experiment) -> list[Table]:
         rows = printed(experiment.name, algo)
         if rows:
             columns = tuple(dict.fromkeys(column for row in rows.values() for column in row))
-            told = {task: {column: as_printed(value) for column, value in row.items()} for task, row in rows.items()}
-            blocks = [Block(task.replace("*", ""), {"paper": row}) for task, row in told.items()]
+            texts = {task: {column: as_printed(value) for column, value in row.items()} for task, row in rows.items()}
+            blocks = [Block(task.replace("*", ""), {"paper": row}) for task, row in texts.items()]
             tables.append(Table(f"{algo.upper()}, as printed", columns, tuple(blocks)))
     return tables
 
@@ -199,9 +215,9 @@ def _by_bins(part: _Part) -> Table:
     for head in part.heads:
         sizes = sorted({m.bins for m in part.members if m.head == head and m.bins is not None})
         blocks.append(Block(head, {f"K = {k}": {task: text(task, head, k) for task in part.tasks} for k in sizes}))
-    told = [as_printed(v) for row in printed(part.experiment.name, part.scale.algo).values() for v in row.values()]
-    note = "mean ± sd (runs), and whether the 95% interval of the difference to K = 11 excludes 0."
-    return part.table(part.tasks, blocks, note, *(f"The paper: {text}." for text in told))
+    theirs = [as_printed(v) for row in printed(part.experiment.name, part.scale.algo).values() for v in row.values()]
+    note = "mean ± sd (runs), and whether the 95% interval of the difference to K = 11 (Welch's t) excludes 0."
+    return part.table(part.tasks, blocks, note, *_left_out(found), *(f"The paper: {text}." for text in theirs))
 
 
 # --- cost ---
@@ -222,7 +238,7 @@ def _cost(part: _Part) -> Table:
                 "time": f"{percent.mean():.0f}%" if percent.size else "-",
                 "range over seeds": f"{percent.min():.0f} to {percent.max():.0f}%" if percent.size else "",
                 "parameters": "" if count is None else f"{count:,}",
-                "paper": part.told(task).get(label, ""),
+                "paper": part.printed(task).get(label, ""),
             }
         blocks.append(Block(task, lines))
     return part.table(
@@ -234,7 +250,7 @@ def _cost(part: _Part) -> Table:
 
 
 def seconds_per_step(member: Placed) -> float | None:
-    """Of training, without the first iteration, in which XLA compiles."""
+    """The training time per step, without the first iteration, in which XLA compiles."""
     curve = member.run.curve
     if curve.steps.size < 3:
         return None
@@ -242,16 +258,14 @@ def seconds_per_step(member: Placed) -> float | None:
 
 
 def parameters(member: Placed) -> int | None:
-    """How many numbers the policy of a run has: weights and biases of its layers, and what its head adds."""
-    summary = member.run
-    size = find_task(summary.task, may_import=False).size()
+    """The number of parameters of a run's policy: those of its network and those of its head."""
+    run = Run.from_configuration(member.run.configuration)
+    size = run.task.size()
     if size is None:
         return None
-    run = Run(summary.task, summary.head, summary.algo, summary.preset, **summary.compared)
     space = Box(-1.0, 1.0, (size.action,))
-    widths = [size.observation, *run.settings.hidden_sizes, run.head.outputs(space)]
-    layers = sum((inputs + 1) * outputs for inputs, outputs in itertools.pairwise(widths))
-    return layers + sum(int(np.size(own)) for own in run.head.parameters(space).values())
+    network = parameter_count(run.trunk.program(size.observation, run.head.outputs(space)))
+    return network + sum(int(np.size(own)) for own in run.head.parameters(space).values())
 
 
 # --- the bandit ---
@@ -273,12 +287,13 @@ def _bandit(part: _Part) -> Table:
             },
             "reward": {head: plus_minus(*choice.mean_and_sd) for head, choice in here.items()},
         }
-        blocks.append(Block(task, lines | ({"paper": part.told(task)} if part.told(task) else {})))
+        blocks.append(Block(task, lines | ({"paper": part.printed(task)} if part.printed(task) else {})))
     return part.table(
         part.heads,
         blocks,
         "The paper draws its reward function but does not give it. probe/bimodal has a wide peak of height 0.6 and a "
         "narrow one of height 1, probe/twin two of height 1; optimum: a final reward above 0.8.",
+        *_left_out(found),
     )
 
 
@@ -306,12 +321,12 @@ def _quantiles(part: _Part) -> Table:
         part.heads,
         blocks,
         "Quartiles of the final return over random settings, the same for both heads. better: the probability that a "
-        "draw is better than one of the Gaussian, with its 95% interval.",
+        "draw is better than one of the Gaussian, with its interval (Clopper and Pearson's, at least 95%).",
     )
 
 
 def finals(members: Sequence[Placed]) -> Floats:
-    """Their final returns, sorted, as far as they count."""
+    """The final returns of the runs that count, sorted."""
     return np.sort(np.array([m.run.final for m in members if m.run.counted], np.float64))
 
 

@@ -35,18 +35,18 @@ from detent.agent import Agent, Parameters
 from detent.algorithms import Rollout
 from detent.algorithms.ppo import PPO
 from detent.algorithms.samples import Sample, minibatches, samples, standardized, weights
-from detent.configuration import Run
-from detent.distributions import Action, Key
+from detent.distributions import Action, Key, key_of
 from detent.errors import BadInput, EnvironmentFailed
-from detent.extras import needed
 from detent.files import Corrupt
 from detent.heads import HEADS, Head
 from detent.kfac import Seen, inputs_and_scores
+from detent.package import import_optional
 from detent.report.figures import save_figure
+from detent.report.statistics import Interval, ratio
 from detent.report.variants import COLOURS
 from detent.rollout import COMPILER_OPTIONS, begin, make_collect
-from detent.statistics import Floats, Interval, bootstrap
-from detent.training import make_agent, make_edge, make_environment
+from detent.runs.run import Run
+from detent.runs.training import make_agent, make_edge, make_environment
 
 OUTPUT_INITS = {"preset": "orthogonal output layer", "iid": "i.i.d. output layer"}
 """How the output layer is initialised: as for training, or with independent normal numbers of the same E|w_j|^2 for
@@ -106,8 +106,8 @@ def measure(
 ) -> Measurement:
     """The gradient's variance for every K, with networks, rollouts and advantages as PPO's first update has them.
 
-    `samples` is the run's `batch_size`: so many steps are collected for every initialisation. Initialisation i has the
-    same hidden layers for every K and head.
+    `samples` is the run's `batch_size`, the number of steps collected for every initialisation. Initialisation i has
+    the same hidden layers for every K and head.
     """
     if output_init not in OUTPUT_INITS:
         raise BadInput(f"There is no output_init named {output_init!r}. Known: {', '.join(OUTPUT_INITS)}.")
@@ -126,7 +126,7 @@ def measure(
         seed=seed,
         samples=samples,
         dimensions=agents[0].space.shape[0],
-        width=agents[0].hidden_sizes[-1],
+        width=int(agents[0].policy_program[-1]["inputs"]),
         bins=tuple(run.options["bins"] for run in runs),
         **{name: tuple(tuple(one[name]) for one in variances) for name in WEIGHTS},
     )
@@ -143,7 +143,7 @@ def _measured(run: Run, initialisations: int, output_init: str) -> tuple[Agent, 
         variances = jax.jit(partial(rollout_variances, agent, ppo), compiler_options=COMPILER_OPTIONS)
         found: dict[str, list[float]] = {name: [] for name in WEIGHTS}
         for number in range(initialisations):
-            key = jax.random.fold_in(jax.random.key(settings.seed), number)
+            key = jax.random.fold_in(key_of(settings.seed), number)
             for_network, for_actions, for_order, for_outputs = (
                 jax.random.fold_in(key, purpose) for purpose in range(4)
             )
@@ -153,7 +153,7 @@ def _measured(run: Run, initialisations: int, output_init: str) -> tuple[Agent, 
             env_state, observation = env.reset()
             _, _, rollout, trace = collect(parameters, begin(observation), env_state, for_actions)
             if np.any(trace.fault):
-                raise EnvironmentFailed(f"{run.names[0]} returned an observation or reward that is not finite.")
+                raise EnvironmentFailed(f"{run.names.task} returned an observation or reward that is not finite.")
             for name, value in variances(parameters, rollout, for_order).items():
                 found[name].append(float(value))
         return agent, found
@@ -187,13 +187,13 @@ def rollout_variances(
 
 
 def hidden_scores(agent: Agent, parameters: Parameters, observation: Float[Array, "b d"], action: Action) -> list[Seen]:
-    """Every sample's gradient of log pi(a|s) with respect to each hidden layer: `inputs` times `scores`, as columns
-    and row of a matrix whose last row belongs to the bias."""
+    """Every sample's gradient of log pi(a|s) with respect to each layer but the last: `inputs` times `scores`, as
+    columns and row of a matrix (see `kfac.as_matrices`)."""
 
     def log_prob(out: Float[Array, "b o"], of_head: dict[str, Array]) -> Float[Array, ""]:
         return agent.head.distribution(out, of_head).log_prob(action).sum()
 
-    every, _ = inputs_and_scores(parameters["policy"], observation, log_prob, parameters["head"])
+    every, _ = inputs_and_scores(agent.policy_program, parameters["policy"], observation, log_prob, parameters["head"])
     return every[:-1]
 
 
@@ -241,20 +241,13 @@ def output_share(output_init: str, width: int, outputs: int) -> float:
 
 
 def normalised(result: Measurement) -> tuple[Point, ...]:
-    """Variances relative to the mean at the largest K. Resampling draws initialisations, for both K together."""
+    """Variances relative to the mean at the largest K, each initialisation with its own."""
     theory = np.array([_score_size(result.head, k) for k in result.bins])
     share = [output_share(result.output_init, result.width, result.dimensions * k) for k in result.bins]
     expected = theory * share
 
     def relative(values: tuple[tuple[float, ...], ...], number: int) -> Interval:
-        at, at_largest = np.array(values[number]), np.array(values[-1])
-
-        def ratio(strata: list[Floats]) -> Floats:
-            drawn = strata[0].astype(int)
-            of_means: Floats = at[drawn].mean(axis=1) / at_largest[drawn].mean(axis=1)
-            return of_means
-
-        return bootstrap(ratio, [np.arange(at.size)])
+        return Interval(1.0, 1.0, 1.0) if number == len(values) - 1 else ratio(values[number], values[-1])
 
     return tuple(
         Point(
@@ -272,7 +265,7 @@ def normalised(result: Measurement) -> tuple[Point, ...]:
 
 
 def as_json(results: Sequence[Measurement]) -> dict[str, Any]:
-    """For `files.write_json`; six digits of every variance, which is more than their spread deserves."""
+    """For `files.write_json`; six digits of every variance, which is more than their precision."""
 
     def short(value: Any) -> Any:
         if isinstance(value, tuple):
@@ -285,14 +278,14 @@ def as_json(results: Sequence[Measurement]) -> dict[str, Any]:
 
 
 def from_json(value: Mapping[str, Any]) -> tuple[Measurement, ...]:
-    """What `as_json` gave, or a sentence."""
+    """The inverse of `as_json`; raises `Corrupt` for anything else."""
     try:
         return tuple(_read(one) for one in value["measurements"])
     except (KeyError, TypeError, ValueError, OverflowError) as error:
-        raise Corrupt(f"This is no record of gradient variances: {_told(error)}.") from error
+        raise Corrupt(f"This is not a record of gradient variances: {_reason(error)}.") from error
 
 
-def _told(error: Exception) -> str:
+def _reason(error: Exception) -> str:
     return f"{error} is missing" if isinstance(error, KeyError) else str(error)
 
 
@@ -300,7 +293,7 @@ def _read(value: Mapping[str, Any]) -> Measurement:
     def variances(name: str) -> tuple[tuple[float, ...], ...]:
         rows = tuple(tuple(float(v) for v in row) for row in value[name])
         if len(rows) != len(bins) or len({len(row) for row in rows}) != 1 or not rows[0]:
-            raise ValueError(f"{name} has not one variance for each K and initialisation")
+            raise ValueError(f"{name} does not have one variance for each K and initialisation")
         if not all(math.isfinite(v) and v > 0 for row in rows for v in row):
             raise ValueError(f"{name} has a variance that is not a positive number")
         return rows
@@ -334,7 +327,7 @@ def draw(results: Sequence[Measurement], path: str | os.PathLike[str]) -> list[P
     """
     if not results:
         raise BadInput("There is nothing to draw: no variances have been measured.")
-    figures = needed("matplotlib.figure", "report")
+    figures = import_optional("matplotlib.figure", "report")
     rows = list(dict.fromkeys((result.head, result.output_init) for result in results))
     tasks = list(dict.fromkeys(result.task for result in results))
     colours = {task: COLOURS[number % len(COLOURS)] for number, task in enumerate(tasks)}

@@ -1,4 +1,4 @@
-"""What runs came to: summaries, comparisons, one HTML page, figures. Reads runs, never trains.
+"""The results of runs: summaries, comparisons, an HTML page, figures. It reads runs and never trains.
 
 from detent import report
 

@@ -1,4 +1,4 @@
-"""What a trained policy does, seen: the distribution of each action dimension at observations of its last rollout."""
+"""What a trained policy does: the distribution of each action dimension at observations of its last rollout."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from detent.policy import OPS, Floats, Policy, counts_of, positions
+from detent.ops import Acting, Floats, Op, counts_of, positions
+from detent.policy import Policy
 
 OBSERVATIONS = 24
-"""Observations shown, of those in the policy file."""
+"""Number of observations shown, of those in the policy file."""
 
 
 @dataclass(frozen=True)
@@ -46,25 +47,24 @@ Shown = Bins | Normals | Betas
 
 
 def action_distributions(policy: Policy, observations: int = OBSERVATIONS) -> Shown | None:
-    """The policy's distributions at the first few observations in its file; None if they are of a kind unknown here."""
-    ops = list(policy.meta["ops"] or ())
-    if not ops or "observations" not in policy.tensors:
+    """The policy's distributions at the first few observations in its file; None if their kind is unknown."""
+    if policy.meta["ops"] is None or "observations" not in policy.tensors:
         return None
-    x = policy.network(policy.tensors["observations"][:observations])
-    for op in ops[:-1]:
-        x = OPS[op["op"]](op, policy.tensors)(x, "mode", None)
-    make = _KINDS.get(ops[-1]["op"])
-    return make(x, ops[-1], policy) if make else None
+    with np.errstate(all="ignore"):  # a forged policy may overflow
+        op, x = policy.distribution(policy.tensors["observations"][:observations])
+        make = _KINDS.get(op["op"])
+        return make(x, op, policy) if make else None
 
 
-def _bins(x: Floats, op: dict[str, Any], policy: Policy) -> Bins:
+def _bins(x: Floats, op: Op, policy: Policy) -> Bins:
     logits = x.reshape(x.shape[0], -1, int(op["bins"]))
     grid = positions(logits.shape[-1])
-    places = policy.bounds()(np.repeat(grid[:, None], logits.shape[1], axis=1), "mode", None).reshape(len(grid), -1)
+    everywhere = np.repeat(grid[:, None], logits.shape[1], axis=1)
+    places = policy.bounds(everywhere, Acting("mode", None, [])).reshape(len(grid), -1)
     return Bins(tuple(places.T), tuple(np.moveaxis(_softmax(logits), 1, 0)))
 
 
-def _choices(x: Floats, op: dict[str, Any], policy: Policy) -> Bins:
+def _choices(x: Floats, op: Op, policy: Policy) -> Bins:
     counts = counts_of(op)
     parts = np.split(x, np.cumsum(counts)[:-1], axis=-1)
     low = np.broadcast_to(policy.tensors["space/low"], len(counts))
@@ -77,16 +77,16 @@ def _softmax(logits: Floats) -> Floats:
     return share
 
 
-def _normals(x: Floats, op: dict[str, Any], policy: Policy) -> Normals:
-    """What the head draws, before the environment's bounds cut it."""
+def _normals(x: Floats, op: Op, policy: Policy) -> Normals:
+    """The distributions of the head, before the environment's bounds are applied."""
     std = np.broadcast_to(np.exp(policy.tensors[f"head/{op['log_std']}"]), x.shape)
-    if policy.meta["actions"] != "scale":
+    if not policy.scaled:
         return Normals(x, std)
     low, high = policy.tensors["space/low"], policy.tensors["space/high"]
     return Normals(low + (x + 1) * (high - low) / 2, std * (high - low) / 2)
 
 
-def _betas(x: Floats, _: dict[str, Any], policy: Policy) -> Betas:
+def _betas(x: Floats, _: Op, policy: Policy) -> Betas:
     a, b = np.split(x.astype(np.float64), 2, axis=-1)
     log_gamma = np.vectorize(math.lgamma, otypes=[np.float64])
     return Betas(a, b, log_gamma(a + b + 2) - log_gamma(a + 1) - log_gamma(b + 1))

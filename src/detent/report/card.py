@@ -1,4 +1,4 @@
-"""The model card of a run: what it is, how well it does, how to use it. Markdown with Hugging Face's metadata."""
+"""The model card of a run: what it is, how well it does and how to use it. Markdown with Hugging Face's metadata."""
 
 from __future__ import annotations
 
@@ -11,57 +11,62 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from detent.directory import RunDirectory
 from detent.errors import BadInput
 from detent.files import write_whole
 from detent.play import factory_of
 from detent.policy import Policy
 from detent.report.figures import draw_panels
 from detent.report.loading import load_runs
-from detent.runs import evaluate_run
+from detent.runs.directory import RunDirectory
+from detent.runs.execution import evaluate_run
+from detent.runs.run import Run
 
 CURVE = "learning_curve.png"
 
 
 def write_card(
-    directory: RunDirectory, file_name: str, policy: Policy, path: Path, episodes: int, seed: int
+    directory: RunDirectory, run: Run, file_name: str, policy: Policy, path: Path, episodes: int, seed: int
 ) -> list[Path]:
-    """Evaluate the policy, whose file is `file_name`, and write card and learning curve; returns what was written."""
-    run = directory.run()
+    """Evaluate the policy, whose file is `file_name`, and write the card and the learning curve; return their paths."""
     results = {
         "most probable": evaluate_run(run, policy, episodes, seed),
         "sampled": evaluate_run(run, policy, episodes, seed, np.random.default_rng(seed)),
     }
-    _, head, algo, _ = run.names
+    head, algo = run.names.head, run.names.algo
     written = [path.with_name(CURVE), path]
     draw_panels(load_runs([directory.path]), written[0], f"{algo} with the {head} head")
-    write_whole(path, card(directory, file_name, policy, results).encode())
+    write_whole(path, card(directory, run, file_name, policy, results).encode())
     return written
 
 
-def card(directory: RunDirectory, file_name: str, policy: Policy, results: Mapping[str, Mapping[str, float]]) -> str:
-    described, run = directory.configuration(), directory.run()
-    task, head, algo, preset = run.names
+def card(
+    directory: RunDirectory, run: Run, file_name: str, policy: Policy, results: Mapping[str, Mapping[str, float]]
+) -> str:
+    described = directory.configuration()
+    task, head, algo, preset, *_ = run.names
     steps = int(policy.meta["steps"])
     name = f"{algo}-{head}-{task}"
     parts = [
         _front_matter(name, task, head, algo, results["most probable"]),
-        f"# {_plain(name)}",
-        f"A policy for `{_plain(task)}`, trained with Detent for {steps:,} steps by {algo} with the {head} head "
-        f"(preset {preset}, seed {run.settings.seed}).",
+        f"# {_quoted(name)}",
+        f"A policy for {_quoted(task)}, trained with Detent for {steps:,} steps by {_quoted(algo)} with the "
+        f"{_quoted(head)} head (preset {_quoted(preset)}, seed {run.settings.seed}).",
         f"![Learning curve]({CURVE})",
         "## Evaluation",
         _results(results),
         f"Return: mean ± standard deviation over {int(results['sampled']['episodes'])} episodes in environments that "
         "training did not see. One run is one seed: other seeds may do better or worse.",
         "## Use",
-        f"```python\n{usage(directory, file_name, policy)}```",
+        f"```python\n{usage(run, file_name, policy)}```",
         "Acting needs NumPy and safetensors, and loading the file executes nothing. `policy.mean` and `policy.sample` "
         "give the expected and a random action; `detent export` writes ONNX, NumPy and C.",
         "## Configuration",
-        _table(("option", "value"), ((k, json.dumps(v)) for k, v in sorted(described["options"].items()))),
+        _table(
+            ("option", "value"),
+            ((_quoted(k), _quoted(json.dumps(v))) for k, v in sorted(described["options"].items())),
+        ),
         "## Versions",
-        _table(("package", "version"), described.get("versions", {}).items()),
+        _table(("package", "version"), (map(_quoted, row) for row in described.get("versions", {}).items())),
     ]
     return "\n\n".join(parts) + "\n"
 
@@ -112,10 +117,10 @@ def _results(results: Mapping[str, Mapping[str, float]]) -> str:
     return _table(("actions", "return", "episode length", *(["success rate"] if success else [])), rows)
 
 
-def usage(directory: RunDirectory, file_name: str, policy: Policy) -> str:
-    """A program that works where the policy's file is: an episode, if there is an environment to have it in."""
+def usage(run: Run, file_name: str, policy: Policy) -> str:
+    """A program that works in the directory of the policy's file; it plays an episode if Gymnasium has the task."""
     load = f'import detent\n\npolicy = detent.load("{file_name}")\n'
-    env_id = _gymnasium_id(directory)
+    env_id = _gymnasium_id(run)
     if env_id is None:
         return (
             f"import numpy as np\n{load}observation = np.zeros({policy.observation_size}, np.float32)"
@@ -133,10 +138,9 @@ print(total)
 """
 
 
-def _gymnasium_id(directory: RunDirectory) -> str | None:
-    """The id of the run's task in Gymnasium, if it has it and `gymnasium.make` needs no more than that."""
-    run = directory.run()
-    env_id = run.task.envpool_id or run.names[0].removeprefix("gymnasium/")
+def _gymnasium_id(run: Run) -> str | None:
+    """The id of the run's task in Gymnasium, if it has one and `gymnasium.make` needs nothing else."""
+    env_id = run.task.envpool_id or run.names.task.removeprefix("gymnasium/")
     if run.settings.env_kwargs or env_id not in gymnasium.registry:
         return None
     try:
@@ -149,9 +153,14 @@ def _gymnasium_id(directory: RunDirectory) -> str | None:
 def _table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
     header = list(header)
     lines = [header, ["---"] * len(header), *rows]
-    return "\n".join("| " + " | ".join(_plain(str(cell)) for cell in line) + " |" for line in lines)
+    return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines)
 
 
-def _plain(text: Any) -> str:
-    """Text that means nothing in Markdown."""
-    return str(text).replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;").replace("`", "'").replace("\n", " ")
+def _quoted(text: Any) -> str:
+    """Text from a file as a code span: in it nothing is Markdown or HTML, and without a backtick nothing ends it.
+
+    A bar would end the cell of a table, even after a backslash; programs that know no code spans see no tags either.
+    """
+    instead = {"`": "'", "|": "¦", "<": "‹", ">": "›"}
+    plain = "".join(instead.get(letter, letter) if letter.isprintable() else " " for letter in str(text))
+    return f"`{plain.strip().replace('](', '] (') or ' '}`"

@@ -1,11 +1,13 @@
-"""Compact files: what there is to know of many runs, in one small text file that can be kept with a program's sources.
+"""Compact files: what is known about many runs, in one text file small enough to be kept under version control.
 
-The first line is a header, every other one a run, all of them JSON objects:
+The first line is a header and every other line is a run, all of them JSON objects:
 
-name, task, algo, head, preset, options, status, why, versions, machine    as in the run directory
-curve              `steps`, `seconds`, `returns`: about 60 iterations, and those that make the final return, exactly
-last_checkpoint    the last link of the run's hash chain: its `sha256` is what the same run gives again; null if none
-init_sha256        of what --init-from began with; null if the run began with random weights
+name, task, algo, head, preset, trunk, critic, options, baselines, formerly, status, why, versions, machine
+                   as in the run directory; version 0.1.0 wrote no trunk, critic, baselines and formerly
+curve              `steps`, `seconds`, `returns`: about 60 iterations, and exactly those that make the final return
+last_checkpoint    the last link of the run's hash chain: the same run gives the same `sha256`; null if there is none
+init_sha256        hash of the parameters from --init-from; null if the run started with random weights
+final              optional: the final return, if the curve has too few points to compute it
 """
 
 from __future__ import annotations
@@ -13,48 +15,51 @@ from __future__ import annotations
 import json
 import math
 import os
-import sys
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from detent.directory import RunDirectory
+from detent import package
 from detent.errors import BadInput, DetentError
-from detent.files import LARGEST_TEXT, Corrupt, file_hash, read_lines, write_whole
-from detent.report.summaries import COUNTED, STATUSES, Curve, RunSummary
-from detent.statistics import LAST
+from detent.files import LARGEST_OBJECT, Corrupt, file_hash, lines, parsed, read_lines, write_whole
+from detent.report.completion import complete
+from detent.report.statistics import LAST
+from detent.report.summaries import COUNTED, Curve, RunSummary
+from detent.runs.directory import LINK, STATUS, RunDirectory
+from detent.runs.identity import CONFIGURATION, version_of
+from detent.runs.presets import edition
+from detent.schemas import ANY, WORD, Field, Schema, is_number, is_object, is_word, or_null
 
 SCHEMA = 1
 KIND = "runs"
 POINTS = 60
-"""Of a curve, at most, besides the iterations that make the final return."""
+"""Maximum number of points of a curve, besides the iterations that make the final return."""
 DIGITS = 5
-"""Of the seconds, and of the returns of those points."""
-DEEPEST = 32
-"""Objects and lists inside each other, at most: what is read can then be written again whatever stands around it."""
+"""Significant digits of the seconds, and of the returns of those points."""
 _AS_THEY_ARE = ("name", "task", "algo", "head", "preset", "options", "status", "why", "versions", "machine")
-"""What a line has of a `RunSummary` under the same name."""
+"""Fields that a line and a `RunSummary` have in common."""
+_SINCE = ("trunk", "critic", "baselines", "formerly")
+"""Further such fields, which lines of version 0.1.0 lack."""
 
 
 class Written(NamedTuple):
-    """What came of writing a compact file."""
+    """The result of writing a compact file."""
 
     runs: int
-    """How many the file has now."""
+    """Number of runs in the file now."""
     left_out: list[RunSummary]
-    """Those that cannot be read, as `damaged`, with the reason."""
+    """The runs that cannot be read, as `damaged`, with the reason."""
 
 
 def write_compact(runs: Iterable[RunSummary], path: str | os.PathLike[str]) -> Written:
-    """Write the runs, by name, or add them to the file if it is there: the same runs always give the same bytes.
+    """Write the runs, sorted by name, or add them to the file if it exists. The same runs give the same bytes.
 
-    A run that is in the file already is written anew, but one that has ended does not give way to one that has not.
-    Runs that cannot be read are left out.
+    A run that is already in the file is replaced, unless the one in the file has ended and the new one has not. Runs
+    that cannot be read are left out.
     """
     path = Path(path)
     records: list[RunSummary] = []
@@ -68,40 +73,36 @@ def write_compact(runs: Iterable[RunSummary], path: str | os.PathLike[str]) -> W
     name, times = Counter(run.name for run in known).most_common(1)[0] if known else ("", 0)
     if times > 1:
         raise BadInput(
-            f"Several runs with different options are named {name}, which is one too many for {path}; write another "
+            f"Several runs with different options are named {name}, so they cannot all be in {path}; write another "
             "file, or give a directory further up: a run's name is its path below the directory given."
         )
-    header = {"schema": SCHEMA, "kind": KIND, "detent": metadata.version("detent")}
+    header = {"schema": SCHEMA, "kind": KIND, "detent": package.version()}
     lines = [header, *(run.record for run in sorted(known, key=lambda run: run.name))]
-    data = "".join(json.dumps(line, separators=(",", ":"), allow_nan=False) + "\n" for line in lines).encode()
-    if len(data) > LARGEST_TEXT:
-        raise BadInput(f"{len(known):,} runs are too many for {path}, which could not be read again; write several.")
-    write_whole(path, data)
+    write_whole(path, "".join(_line(line) for line in lines if line).encode())
     return Written(len(known), left_out)
 
 
 def read_compact(path: Path) -> list[RunSummary]:
     """The runs in a compact file."""
-    header, *records = read_lines(path) or [{}]
+    place = path.resolve()
+    header = next(read_lines(place, ANY), {})
     if header.get("kind") != KIND or "schema" not in header:
-        raise Corrupt(f"{path} is neither a directory nor a file that `detent report --compact` writes.")
+        raise Corrupt(f"{path} is neither a directory nor a file written by `detent report --compact`.")
     if header["schema"] != SCHEMA:
-        raise Corrupt(f"{path} is not of version {SCHEMA}, the only one this Detent reads.")
-    for number, record in enumerate(records, 2):
-        fault = _fault(record)
-        if fault:
-            raise Corrupt(f"{path} is damaged: on line {number}, {fault}.")
+        raise Corrupt(f"{path} is not of version {SCHEMA}, the only one that this version of Detent can read.")
+    records = (parsed(path, line, RUN, number) for number, line in enumerate(lines(place), 1) if number > 1)
     return [_summary(path, record) for record in records]
 
 
 def once(runs: Sequence[RunSummary]) -> list[RunSummary]:
-    """A run that is in several places, at least one of them a compact file, from one of them.
+    """The runs, each once, where some are in several places of which at least one is a compact file.
 
-    It is the first, directories before files, of those where it has ended, or else of all. Runs are the same when they
-    have the same name and nothing that decides their results differs but their length.
+    The first place is used in which the run has ended, or else the first of all; directories come before files. Runs
+    are the same if they have the same name and agree in everything that decides their results except their length.
     """
+    runs = complete(runs)
     if all(run.record is None for run in runs):
-        return list(runs)
+        return runs
     same: dict[tuple[str, str], list[RunSummary]] = defaultdict(list)
     for run in sorted(runs, key=lambda run: not run.path.is_dir()):
         options = {name: value for name, value in run.compared.items() if name != "steps"}
@@ -119,21 +120,22 @@ def _record(run: RunSummary) -> dict[str, Any]:
     links, initial = RunDirectory(run.path).links(), run.path / "init.safetensors"
     record = {
         **{key: getattr(run, key) for key in _AS_THEY_ARE},
+        **{key: getattr(run, key) for key in _SINCE if getattr(run, key) is not None},
         "curve": _thinned(run.curve),
         "last_checkpoint": links[-1] if links else None,
         "init_sha256": file_hash(initial) if initial.exists() else None,
     }
-    fault = _fault(record)
+    fault = RUN.fault(record) or ("it is too long" if len(_line(record)) > LARGEST_OBJECT else None)
     if fault:
         raise Corrupt(f"{run.path} does not fit into a compact file: {fault}.")
     return record
 
 
 def _thinned(curve: Curve) -> dict[str, list[Any]]:
-    """The iterations that make the final return exactly, before them evenly spaced ones with a few digits.
+    """The iterations that make the final return, exactly, and before them evenly spaced ones with a few digits.
 
-    Evenly, so that means over seeds are those of the whole curves at these points; extremes would make bands wider.
-    Iterations without a return are left out, but for the last: it tells how far the run came.
+    They are evenly spaced so that means over seeds equal those of the whole curves; extremes would make bands wider.
+    Iterations without a return are left out, except for the last, which shows how far the run got.
     """
     known = np.flatnonzero(np.isfinite(curve.returns))
     before, exact = known[:-LAST], known[-LAST:]
@@ -148,6 +150,10 @@ def _thinned(curve: Curve) -> dict[str, list[Any]]:
     }
 
 
+def _line(record: Mapping[str, Any]) -> str:
+    return json.dumps(record, separators=(",", ":"), allow_nan=False) + "\n"
+
+
 def _short(value: float) -> float | None:
     return float(f"{value:.{DIGITS}g}") if math.isfinite(value) else None
 
@@ -158,75 +164,33 @@ def _short(value: float) -> float | None:
 def _summary(path: Path, record: Mapping[str, Any]) -> RunSummary:
     columns = (record["curve"][axis] for axis in _AXES)
     curve = Curve(*(np.array([math.nan if x is None else x for x in column], np.float64) for column in columns))
-    return RunSummary(path, **{key: record[key] for key in _AS_THEY_ARE}, curve=curve, record=record)
-
-
-def _fault(record: Mapping[str, Any]) -> str | None:
-    """What is wrong with a line; None if nothing is."""
-    for key, (fits, wanted) in _FIELDS.items():
-        if key not in record:
-            return f"{key} is missing"
-        if not fits(record[key]):
-            return f"{key} is not {wanted}"
-    return None if _plain(record) else "a number is not finite or too large, or objects are too deep inside each other"
-
-
-def _plain(value: Any, depth: int = 0) -> bool:
-    inside = list(value.values()) if isinstance(value, Mapping) else value
-    if isinstance(inside, list):
-        return depth < DEEPEST and all(_plain(one, depth + 1) for one in inside)
-    return not isinstance(inside, int | float) or abs(inside) <= sys.float_info.max
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _is_whole(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _is_word(value: Any) -> bool:
-    """What can stand in a label or a message: one line, and no halves of characters."""
-    return isinstance(value, str) and value != "" and value.isprintable()
-
-
-def _is_object(value: Any) -> bool:
-    return isinstance(value, Mapping)
-
-
-def _is_configuration(value: Any) -> bool:
-    return _is_object(value) and _is_whole(value.get("steps")) and _is_whole(value.get("seed"))
+    known = {key: record[key] for key in (*_AS_THEY_ARE, *_SINCE) if key in record}
+    known["preset"] = edition(known["preset"], known["algo"], version_of(record))
+    return RunSummary(path, **known, curve=curve, record=record, stated_final=record.get("final"))
 
 
 _AXES = ("steps", "seconds", "returns")
 
 
 def _is_curve(value: Any) -> bool:
-    columns = [value.get(axis) for axis in _AXES] if _is_object(value) else []
+    columns = [value.get(axis) for axis in _AXES] if is_object(value) else []
     if not columns or not all(isinstance(column, list) for column in columns):
         return False
     steps, seconds, returns = columns
     known = [*steps, *seconds, *(x for x in returns if x is not None)]
-    return len(steps) == len(seconds) == len(returns) and all(map(_is_number, known))
+    return len(steps) == len(seconds) == len(returns) and all(map(is_number, known))
 
 
-def _is_link(value: Any) -> bool:
-    return value is None or (
-        _is_object(value)
-        and all(_is_whole(value.get(key)) for key in ("iteration", "steps", "from"))
-        and all(_is_word(value.get(key)) for key in ("sha256", "chain"))
-    )
-
-
-_FIELDS: dict[str, tuple[Callable[[Any], bool], str]] = {
-    **dict.fromkeys(("name", "task", "algo", "head", "preset"), (_is_word, "a text of one line")),
-    "options": (_is_configuration, "an object with steps and seed, whole numbers"),
-    "status": (lambda value: value in STATUSES and value != "damaged", "a status that Detent knows"),
-    "why": (lambda value: value is None or isinstance(value, str), "a text or null"),
-    "versions": (_is_object, "an object"),
-    "machine": (_is_object, "an object"),
-    "curve": (_is_curve, "an object with steps, seconds and returns, as many numbers each"),
-    "last_checkpoint": (_is_link, "a link of a hash chain or null"),
-    "init_sha256": (lambda value: value is None or _is_word(value), "a hash or null"),
-}
+RUN = Schema(
+    "a run",
+    {
+        "name": WORD,
+        **CONFIGURATION.fields,
+        **{name: CONFIGURATION.fields[name]._replace(required=True) for name in ("versions", "machine")},
+        **STATUS.fields,
+        "curve": Field(_is_curve, "an object with steps, seconds and returns, as many numbers each"),
+        "last_checkpoint": Field(or_null(LINK.__contains__), "a link of a hash chain or null"),
+        "init_sha256": Field(or_null(is_word), "a hash or null"),
+        "final": Field(is_number, "a number", required=False),
+    },
+)

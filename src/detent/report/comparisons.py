@@ -1,4 +1,4 @@
-"""Heads side by side: the paper's numbers, today's statistics, and whether a difference is more than luck."""
+"""Heads side by side: the paper's numbers, today's statistics, and whether a difference is more than chance."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ import tomllib
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from detent import statistics
 from detent.errors import BadInput
+from detent.files import LARGEST_OBJECT
+from detent.report import statistics
+from detent.report.statistics import Interval, Profile
 from detent.report.summaries import RunSummary
 from detent.report.variants import Variant, Variants, find_variants, groups
-from detent.statistics import Interval, Profile
 
 Reference = Mapping[tuple[str, str, str], tuple[float, float]]
 """(task, algorithm, head) -> the printed mean and standard deviation."""
 Scores = NDArray[np.float64]
 THRESHOLDS = np.linspace(0.0, 1.0, 41)
 COPY = "copy"
-"""In counts of statuses: a run with the seed and the options of another. It is not counted twice."""
+"""In counts of statuses: a run with the same seed and options as another, which is not counted twice."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Versus:
     """A policy against a baseline."""
 
     difference: Interval
-    """Of the means over runs, in units of the return (across tasks: of the normalised score)."""
+    """The difference of the means over runs, in units of the return (across tasks, of the normalised score)."""
     improvement: Interval
     """The probability that a run is better than one of the baseline."""
     tasks: int = 1
@@ -45,12 +45,12 @@ class Row:
     variant: Variant
     label: str
     runs: int
-    """How many enter the statistics: those that finished or diverged."""
+    """Number of runs in the statistics: those that finished or diverged."""
     statuses: Mapping[str, int]
-    """How many there are of each status, whether counted or not."""
+    """Number of runs of each status, whether counted or not."""
     mean: float
     sd: float
-    """The paper's definition: over seeds, of the mean over the last 10 iterations."""
+    """By the paper's definition: over seeds, of the mean over the last 10 iterations."""
     iqm: Interval
     versus: Mapping[str, Versus] = field(default_factory=dict)
     """By the head of the baseline."""
@@ -60,7 +60,7 @@ class Row:
 
 @dataclass(frozen=True)
 class AcrossTasks:
-    """One variant over several tasks, on the scale where each task's worst run of all is 0 and its best is 1."""
+    """One variant over several tasks, on a scale where the worst of all runs on a task is 0 and the best is 1."""
 
     variant: Variant
     label: str
@@ -75,7 +75,7 @@ class AcrossTasks:
 class Comparison:
     rows: list[Row]
     across: list[AcrossTasks]
-    """For each algorithm and preset, over the tasks that all its variants have runs of, where these are several."""
+    """For each algorithm and preset with several variants, over the tasks on which all of them have runs."""
     heads: list[str]
     """Possible baselines."""
 
@@ -84,17 +84,12 @@ class Comparison:
         return list(dict.fromkeys(row.task for row in self.rows))
 
 
-def comparison(
-    runs: Sequence[RunSummary],
-    reference: Reference | None = None,
-    seed: int = 0,
-    resamples: int = statistics.RESAMPLES,
-) -> Comparison:
-    """Compare every variant with the same one under each other head.
+def comparison(runs: Sequence[RunSummary], reference: Reference | None = None) -> Comparison:
+    """Compare every variant with its counterparts under the other heads.
 
-    Finished and diverged runs enter the numbers, a diverged one with its last 10 iterations, as in the paper. Others
-    are counted in `statuses`. A baseline has the same task, algorithm, preset and options, as far as both heads have
-    them.
+    Finished and diverged runs count, a diverged one with its last 10 iterations, as in the paper. Other runs appear
+    only in `statuses`. A baseline has the same task, algorithm and preset, and the same values of all options that
+    both heads have.
     """
     readable = [run for run in runs if run.task != "?"]
     variants = find_variants(readable)
@@ -111,22 +106,22 @@ def comparison(
         own = scores[task, variant]
         mean, sd = statistics.mean_and_sd(own)
         against = {
-            head: _versus([own], [scores[task, other]], seed, resamples)
+            head: _versus([own], [scores[task, other]])
             for head in heads
             for other in [_counterpart(variant, head, present[task])]
             if other and len(own)
         }
         found = (reference or {}).get((task, variant.algo, variant.head))
-        interval = statistics.iqm([own], seed, resamples) if len(own) else Interval(mean)
+        interval = statistics.iqm([own]) if len(own) else Interval(mean)
         rows.append(
             Row(task, variant, variants.labels[variant], len(own), _statuses(group), mean, sd, interval, against, found)
         )
-    across = _across(variants, scores, heads, seed, resamples)
+    across = _across(variants, scores, heads)
     return Comparison(rows, across, heads)
 
 
 def _counterpart(variant: Variant, head: str, others: Sequence[Variant]) -> Variant | None:
-    """The same variant under another head; None if there is none or if several would do."""
+    """The same variant under another head; None if there is not exactly one."""
     own = dict(variant.options)
     fitting = [
         other
@@ -139,7 +134,7 @@ def _counterpart(variant: Variant, head: str, others: Sequence[Variant]) -> Vari
 
 
 def distinct(group: Sequence[RunSummary]) -> list[RunSummary]:
-    """Of several runs with one seed, the first that is counted, or else the first: it would be the same run again."""
+    """One run per seed, because others would be copies: the first that is counted, or else the first."""
     by_seed: dict[int, RunSummary] = {}
     for run in sorted(group, key=lambda run: not run.counted):
         by_seed.setdefault(run.seed, run)
@@ -158,9 +153,9 @@ def _statuses(group: Sequence[RunSummary]) -> dict[str, int]:
 
 
 def _across(
-    variants: Variants, scores: Mapping[tuple[str, Variant], Scores], heads: Sequence[str], seed: int, resamples: int
+    variants: Variants, scores: Mapping[tuple[str, Variant], Scores], heads: Sequence[str]
 ) -> list[AcrossTasks]:
-    """Each algorithm and preset over the tasks that all its variants have runs of."""
+    """Each algorithm and preset over the tasks on which all its variants have runs."""
     ranges = {
         task: (min(map(min, known)), max(map(max, known)))
         for task in sorted({task for task, _ in scores})
@@ -176,7 +171,7 @@ def _across(
         strata = {v: [statistics.normalized(scores[task, v], *ranges[task]) for task in tasks] for v in kin}
         for v in kin:
             against = {
-                head: _versus(strata[v], strata[other], seed, resamples)
+                head: _versus(strata[v], strata[other])
                 for head in heads
                 for other in [_counterpart(v, head, kin)]
                 if other
@@ -187,28 +182,25 @@ def _across(
                     variants.labels[v],
                     tuple(tasks),
                     sum(map(len, strata[v])),
-                    statistics.iqm(strata[v], seed, resamples),
-                    statistics.performance_profile(strata[v], THRESHOLDS, seed, resamples),
+                    statistics.iqm(strata[v]),
+                    statistics.performance_profile(strata[v], THRESHOLDS),
                     against,
                 )
             )
     return found
 
 
-def _versus(a: Sequence[Scores], b: Sequence[Scores], seed: int, resamples: int) -> Versus:
-    return Versus(
-        statistics.difference(a, b, seed, resamples),
-        statistics.probability_of_improvement(a, b, seed, resamples),
-        len(a),
-    )
+def _versus(a: Sequence[Scores], b: Sequence[Scores]) -> Versus:
+    return Versus(statistics.difference(a, b), statistics.probability_of_improvement(a, b), len(a))
 
 
 def read_reference(path: str | os.PathLike[str]) -> dict[tuple[str, str, str], tuple[float, float]]:
     """Printed numbers from a TOML file: tables [[result]] with task, algo, head, mean and sd."""
     try:
-        tables = tomllib.loads(Path(path).read_text())["result"]
+        with open(path, "rb") as file:
+            tables = tomllib.loads(file.read(LARGEST_OBJECT).decode())["result"]
         return {(str(t["task"]), str(t["algo"]), str(t["head"])): (float(t["mean"]), float(t["sd"])) for t in tables}
     except OSError as error:
         raise BadInput(f"Cannot read {path}: {error.strerror}.") from error
-    except (LookupError, TypeError, ValueError) as error:
+    except (LookupError, TypeError, ValueError, RecursionError) as error:
         raise BadInput(f"{path} should have tables [[result]] with task, algo, head, mean and sd.") from error

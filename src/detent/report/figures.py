@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import math
 import os
 import re
@@ -11,14 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from detent.extras import needed
-from detent.files import cannot_write
+from detent.files import write_whole
+from detent.package import import_optional
 from detent.report.summaries import Curve, Floats, RunSummary
 from detent.report.variants import find_variants, groups
 
 POINTS = 300
 TOGETHER = 0.02
-"""Runs whose ends are closer than this share of the axis end together: no two stop after quite the same step."""
+"""Runs whose ends are closer than this fraction of the axis count as ending together."""
 
 
 def draw_figures(runs: Sequence[RunSummary], out: str | os.PathLike[str]) -> list[Path]:
@@ -56,11 +57,11 @@ def draw_panels(runs: Sequence[RunSummary], path: Path, title: str) -> None:
 
 
 def panelled(titles: Sequence[str], across: str, up: str, columns: int = 3) -> tuple[Any, list[Any]]:
-    """A figure with a small panel for each title, so many side by side at most, and its panels."""
+    """A figure with a small panel for each title, at most `columns` side by side, and its panels."""
     rows = math.ceil(len(titles) / columns)
     columns = math.ceil(len(titles) / rows)  # four are two rows of two, not three and one
     size = (7.5, 4.5) if len(titles) == 1 else (3.6 * columns, 2.7 * rows + 0.6)
-    figure = needed("matplotlib.figure", "report").Figure(figsize=size, layout="constrained")
+    figure = import_optional("matplotlib.figure", "report").Figure(figsize=size, layout="constrained")
     panels = list(figure.subplots(rows, columns, squeeze=False).flat)
     for title, axes in zip(titles, panels, strict=False):
         axes.set_title(_literal(title), fontsize=10)
@@ -77,7 +78,7 @@ def panelled(titles: Sequence[str], across: str, up: str, columns: int = 3) -> t
 
 
 def count_steps(axes: Any) -> None:
-    """Let a panel's horizontal axis begin at step 0 and say 200k and 1M."""
+    """Let a panel's horizontal axis start at step 0, with labels such as 200k and 1M."""
     axes.set_xlim(left=0)
     axes.xaxis.set_major_formatter(lambda x, _: _short(x))
 
@@ -96,16 +97,14 @@ def save(figure: Any, path: Path, title: str, handles: Mapping[str, Any]) -> Non
 
 
 def save_figure(figure: Any, path: Path) -> None:
-    """Into a file whose name ends in png, pdf or svg; no date inside: the same figure gives the same file."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(path, dpi=150, metadata={"CreationDate": None} if path.suffix == ".pdf" else None)
-    except OSError as error:
-        raise cannot_write(path, error) from error
+    """Write a figure to a png, pdf or svg file. It contains no date, so the same figure gives the same file."""
+    kind, data = path.suffix[1:], io.BytesIO()
+    figure.savefig(data, format=kind, dpi=150, metadata={"CreationDate": None} if kind == "pdf" else None)
+    write_whole(path, data.getvalue())
 
 
 def _draw_band(axes: Any, runs: Sequence[RunSummary], colour: str, dashes: tuple[int, ...] = ()) -> Any:
-    """Mean ± sd over runs as a line and a band, and a cross where one diverged; the line, None without runs."""
+    """Draw mean ± sd over runs as a line and a band, and a cross where one diverged; the line, or None without runs."""
     if not runs:
         return None
     grid, mean, sd = band([run.curve for run in runs])
@@ -119,7 +118,7 @@ def _draw_band(axes: Any, runs: Sequence[RunSummary], colour: str, dashes: tuple
 
 
 def band(curves: Sequence[Curve], points: int = POINTS) -> tuple[Floats, Floats, Floats]:
-    """Mean and standard deviation over the runs that have come so far, at evenly spaced steps.
+    """Mean and standard deviation, at evenly spaced steps, over the runs that got that far.
 
     The deviation is 0 where only one run is left; the mean is NaN before any has a return.
     """
@@ -139,7 +138,7 @@ def band(curves: Sequence[Curve], points: int = POINTS) -> tuple[Floats, Floats,
 
 
 def _literal(text: str) -> str:
-    """Matplotlib takes what stands between dollar signs for a formula, and fails if it is none."""
+    """Escape dollar signs: Matplotlib treats what is between them as a formula, and fails if it is not one."""
     return text.replace("$", r"\$")
 
 

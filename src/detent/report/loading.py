@@ -1,4 +1,4 @@
-"""Where runs are found: in run directories, and in compact files."""
+"""Finding runs, in run directories and in compact files."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from detent.report.summaries import RunSummary, summary
 def load_runs(places: Iterable[str | os.PathLike[str]]) -> list[RunSummary]:
     """Every run in or below the directories, by name, and in the compact files.
 
-    A run directory that cannot be read is there too, as `damaged`. What is in a directory and in a file is there once.
+    A run directory that cannot be read is included as `damaged`. A run in both a directory and a file is included once.
     """
     places = list(places)
     runs = once([run for path, name in found_runs(places) for run in runs_at(path, name)])
@@ -24,11 +24,13 @@ def load_runs(places: Iterable[str | os.PathLike[str]]) -> list[RunSummary]:
 
 
 def found_runs(places: Iterable[str | os.PathLike[str]]) -> Iterator[tuple[Path, str]]:
-    """The run directories in or below `places`, each once, with their names, in order; and the files among `places`."""
+    """The run directories in or below `places`, each once, with their names, in order, and the files among `places`."""
     seen = set()
     for top in map(Path, places):
         if not top.is_dir() and not top.is_file():
             raise BadInput(f"There is no directory or file {top}.")
+        if top.is_dir():
+            os.scandir(top).close()  # raises if it cannot be read; `os.walk` would find nothing in it
         for path in [top] if top.is_file() else _below(top):
             if path.resolve() not in seen:
                 seen.add(path.resolve())

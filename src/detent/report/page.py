@@ -1,4 +1,4 @@
-"""One HTML page that shows everything about some runs, opens from disk and asks the network for nothing."""
+"""One HTML page that shows everything about some runs, opens from disk and makes no network requests."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from detent.files import write_whole
 from detent.policy import load
 from detent.report.actions import Betas, Bins, Normals, action_distributions
 from detent.report.comparisons import Comparison, Reference, Versus, comparison
+from detent.report.statistics import Interval
 from detent.report.summaries import Curve, RunSummary
 from detent.report.variants import Variants, find_variants
-from detent.statistics import Interval
 
 POINTS = 200
-"""Of a curve, at most."""
+"""Maximum number of points of a curve."""
 POLICIES = 200
-"""Whose action distributions are on the page, at most."""
+"""Maximum number of policies whose action distributions are on the page."""
 TITLE = "Detent report"
 Json = dict[str, Any]
 
@@ -45,7 +45,7 @@ def write_page(
 
 def html(data: Json) -> bytes:
     """The page around its data: markup, style and script in one file."""
-    parts = {name: (resources.files("detent.report") / "assets" / name).read_text() for name in ASSETS}
+    parts = {name: (resources.files("detent.report") / "assets" / name).read_text(encoding="utf-8") for name in ASSETS}
     # Inside a script element only "<" could end it.
     text = json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
     page = parts["page.html"].replace("{{style}}", parts["page.css"]).replace("{{script}}", parts["page.js"])
@@ -59,7 +59,7 @@ ASSETS = ("page.html", "page.css", "page.js")
 def page_data(
     runs: Sequence[RunSummary], reference: Reference | None = None, title: str = TITLE, live: bool = False
 ) -> Json:
-    """All the page shows, as JSON. `version` changes when anything but the time does."""
+    """Everything that the page shows, as JSON. `version` changes when anything except the time does."""
     variants = find_variants(runs)
     number = {variant: index for index, variant in enumerate(variants.all)}
     settings: dict[str, int] = {}
@@ -106,7 +106,7 @@ def page_data(
 
 
 def _rounded(value: float | None) -> float | None:
-    """Seven digits, or nothing where there is no number."""
+    """The value with seven digits; None if there is no finite number."""
     return None if value is None or not math.isfinite(value) else float(f"{value:.7g}")
 
 
@@ -115,13 +115,14 @@ def _packed(values: ArrayLike, kind: str = "<f4") -> str:
 
 
 def _configuration(run: RunSummary, settings: dict[str, int]) -> Json:
-    """Options as a number of a list of all there are but seeds, of which a sweep has few."""
-    rest = {name: value for name, value in run.options.items() if name != "seed"}
+    """All options but the seed, as an index into a list of distinct settings, of which a sweep has few."""
+    every = {"trunk": run.trunk, "critic": run.critic, **run.options}
+    rest = {name: value for name, value in every.items() if name != "seed"}
     return {"settings": settings.setdefault(json.dumps(rest), len(settings))}
 
 
 def downsampled(curve: Curve, points: int = POINTS) -> Curve:
-    """At most so many of the points that have a return: the ends, and the extremes of each stretch between them."""
+    """At most `points` of the points with a return: the ends, and the extremes of each stretch between them."""
     kept = np.flatnonzero(np.isfinite(curve.returns))
     if kept.size > points:
         inner, stretches = kept[1:-1], (points - 2) // 2
@@ -166,8 +167,9 @@ def _compared(found: Comparison, variants: Variants) -> Json:
     }
 
 
-def _interval(interval: Interval) -> list[float | None]:
-    return [_rounded(interval.value), _rounded(interval.low), _rounded(interval.high)]
+def _interval(interval: Interval) -> list[float | str | None]:
+    """The estimate, the ends, and the reason if there are no ends."""
+    return [_rounded(interval.value), _rounded(interval.low), _rounded(interval.high), interval.why or None]
 
 
 def _versus(versus: Versus) -> Json:
@@ -179,7 +181,7 @@ def _versus(versus: Versus) -> Json:
 
 
 def _policies(runs: Sequence[RunSummary], variants: Variants) -> list[Json]:
-    """The action distributions of trained policies: of all runs, or else of as many variants and tasks as possible."""
+    """The action distributions of trained policies; if there are too many, of every variant and task first."""
     rank: dict[Any, int] = {}
     order = []
     for index, (run, variant) in enumerate(zip(runs, variants.of, strict=True)):
@@ -195,25 +197,26 @@ def _policy(index: int, path: Path) -> Json | None:
         policy = load(path)
         found = action_distributions(policy)
     except (DetentError, LookupError, ValueError):
-        return None  # damaged or of a user's own kind; the run's row stays
+        return None  # damaged, or of a user's own kind; the run's row is still shown
     if found is None:
         return None
     bounds = [[_rounded(float(x)) for x in np.atleast_1d(policy.tensors[f"space/{end}"])] for end in ("low", "high")]
-    scaled = policy.meta["actions"] == "scale"
-    told: Json = {"run": index, "scaled": scaled, "low": bounds[0], "high": bounds[1]}
+    common: Json = {"run": index, "scaled": policy.scaled, "low": bounds[0], "high": bounds[1]}
     match found:
         case Bins(positions, probabilities):
+            if not all(np.isfinite(p).all() for p in probabilities):
+                return None  # its numbers overflow
             quanta = [np.rint(p * 65535) for p in probabilities]
-            return told | {
+            return common | {
                 "kind": "bins",
                 "observations": len(probabilities[0]),
                 "positions": [[_rounded(float(x)) for x in places] for places in positions],
                 "values": _packed(_joined(quanta), "<u2"),
             }
         case Normals(mean, std):
-            return told | {"kind": "normal", "observations": len(mean), "values": _packed(np.stack([mean, std]))}
+            return common | {"kind": "normal", "observations": len(mean), "values": _packed(np.stack([mean, std]))}
         case Betas(a, b, log_c):
-            return told | {"kind": "beta", "observations": len(a), "values": _packed(np.stack([a, b, log_c]))}
+            return common | {"kind": "beta", "observations": len(a), "values": _packed(np.stack([a, b, log_c]))}
 
 
 def _joined(arrays: Iterable[NDArray[Any]]) -> NDArray[Any]:

@@ -1,4 +1,4 @@
-"""The page, kept up to date while runs go on, for browsers on this machine."""
+"""Serving the page to browsers on this machine, up to date while runs continue."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from detent.report.summaries import RunSummary
 
 LOOPBACK = "127.0.0.1"
 Stamp = tuple[tuple[int, int], ...]
-"""Times and sizes of a run's files, or of a compact file; it changes when they do."""
+"""Times and sizes of a run's files, or of a compact file; changes when they do."""
 
 
 class Watch:
-    """The data of the page about some directories and compact files; what did not change is not read again."""
+    """The data of the page about some directories and compact files; only what has changed is read again."""
 
     def __init__(self, places: Sequence[str], reference: Reference | None = None) -> None:
         self._places, self._reference = places, reference
@@ -34,7 +34,7 @@ class Watch:
         self.data()
 
     def data(self) -> dict[str, Any]:
-        """As of now."""
+        """The current data."""
         with self._lock:
             now = {path: (_stamp(path), name) for path, name in found_runs(self._places)}
             if not self._data or {path: stamp for path, (stamp, _) in now.items()} != {
@@ -64,18 +64,24 @@ def _stamp(path: Path) -> Stamp:
 
 class _Handler(BaseHTTPRequestHandler):
     server: Server
+    timeout = 60
+    """Seconds until a connection on which nothing is asked is closed."""
 
     def do_GET(self) -> None:
-        asked = urlsplit(self.path)
-        # Another site whose name leads to this machine must not read the runs through somebody's browser.
-        if self.headers.get("Host", "").rpartition(":")[0] not in (LOOPBACK, "localhost"):
-            return self._answer(403, b"This page is for this machine only.", "text/plain")
+        # Another site whose name resolves to this machine must not read the runs through a user's browser.
+        name, _, port = self.headers.get("Host", "").partition(":")
+        if name.lower() not in (LOOPBACK, "localhost") or not (port or "0").isdecimal():
+            return self._answer(403, b"This page is available on this machine only.", "text/plain")
+        try:
+            asked = urlsplit(self.path)
+        except ValueError:
+            return self._answer(400, b"This is not an address of a page.", "text/plain")
         if asked.path not in ("/", "/data.json"):
             return self._answer(404, b"There is only one page: /", "text/plain")
         try:
             data = self.server.watch.data()
-        except DetentError as error:  # a directory was removed, a file damaged
-            return self._answer(503, str(error).encode(), "text/plain")
+        except (DetentError, OSError) as error:  # a directory was removed, a file damaged
+            return self._answer(503, str(error).encode(errors="replace"), "text/plain")
         if asked.path == "/":
             return self._answer(200, html(data), "text/html")
         if parse_qs(asked.query).get("version") == [data["version"]]:
@@ -92,11 +98,11 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, *_: Any) -> None:
-        """One line per poll would be noise."""
+        """Print nothing: a line per request would be noise."""
 
 
 class Server(ThreadingHTTPServer):
-    """Serves the page about `watch` to this machine; port 0 takes a free one."""
+    """Serves the page about `watch` to this machine; port 0 selects a free one."""
 
     daemon_threads = True
 
@@ -113,6 +119,7 @@ class Server(ThreadingHTTPServer):
         return f"http://{LOOPBACK}:{self.server_address[1]}/"
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A browser that went away is no news."""
-        if not isinstance(sys.exception(), ConnectionError):
-            super().handle_error(request, client_address)
+        """Ignore browsers that closed the connection; for anything else, one line instead of a traceback."""
+        error = sys.exception()
+        if not isinstance(error, ConnectionError | TimeoutError):
+            print(f"A request failed: {type(error).__name__}: {' '.join(str(error).split())}", file=sys.stderr)

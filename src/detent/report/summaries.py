@@ -1,8 +1,7 @@
-"""What a report needs to know of each run: what it was asked to do, how it ended, and its learning curve."""
+"""What a report needs to know about each run: its configuration, how it ended, and its learning curve."""
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Mapping
@@ -13,15 +12,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from detent.configuration import FREE_OPTIONS
-from detent.directory import RunDirectory
 from detent.errors import DetentError
-from detent.files import LARGEST_TEXT, Corrupt, read_json
-from detent.statistics import final_return
+from detent.files import lines
+from detent.options import FREE_OPTIONS
+from detent.report.statistics import final_return
+from detent.runs.directory import ENDED, RunDirectory
+from detent.runs.identity import BEFORE, NAMES, version_of
+from detent.runs.presets import edition
+from detent.schemas import LARGEST_FLOAT32
 
 Floats = NDArray[np.float64]
-COUNTED = ("finished", "diverged")
-"""Runs whose final return enters statistics: those that went as far as they could, as in the paper."""
+COUNTED = ENDED
+"""Runs whose final return counts: those that went as far as they could, as in the paper."""
 STATUSES = (*COUNTED, "running", "stopped", "failed", "damaged")
 
 
@@ -31,7 +33,7 @@ class Curve:
 
     steps: Floats
     seconds: Floats
-    """Training time; what a crash made the run do twice is counted once."""
+    """Training time; what was done twice because of a crash is counted once."""
     returns: Floats
     """Means of the last 100 training episodes."""
 
@@ -51,17 +53,28 @@ class RunSummary:
     algo: str = "?"
     head: str = "?"
     preset: str = "?"
+    trunk: str = BEFORE["trunk"]
+    critic: str = BEFORE["critic"]
     options: Mapping[str, Any] = field(default_factory=dict)
+    """As in the file."""
+    baselines: Mapping[str, Any] | None = None
+    """Baselines of the options that differ from theirs; None if the file is older than baselines (`completion`)."""
+    formerly: Mapping[str, str] = field(default_factory=dict)
+    """Earlier names of options -> their names in this file."""
+    completed: Mapping[str, Any] = field(default_factory=dict)
+    """Options that the file lacks because it is too old, at their baselines (`completion`)."""
     status: str = "damaged"
-    """`finished`, `diverged`, `running`, `stopped` or `failed`, as in status.json; `damaged`: it cannot be read."""
+    """`finished`, `diverged`, `running`, `stopped` or `failed`, as in status.json; `damaged` if it cannot be read."""
     why: str | None = None
     curve: Curve = NO_CURVE
     versions: Mapping[str, Any] = field(default_factory=dict)
     machine: Mapping[str, Any] = field(default_factory=dict)
     updated: float = 0.0
-    """When the last record was written, in seconds since 1970; 0: not known."""
+    """When the last record was written, in seconds since 1970; 0 if not known."""
     record: Mapping[str, Any] | None = None
     """Its line, if it comes from a compact file."""
+    stated_final: float | None = None
+    """The final return, if the curve has too few points to compute it."""
 
     @property
     def seed(self) -> int:
@@ -70,11 +83,11 @@ class RunSummary:
     @property
     def final(self) -> float | None:
         """The paper's final return: the mean of the last 10 iterations."""
-        return final_return(self.curve.returns)
+        return final_return(self.curve.returns) if self.stated_final is None else self.stated_final
 
     @property
     def counted(self) -> bool:
-        """Whether the run enters statistics."""
+        """Whether the run counts in statistics."""
         return self.status in COUNTED and self.final is not None
 
     @property
@@ -86,26 +99,36 @@ class RunSummary:
         return float(self.curve.seconds[-1]) if self.curve.seconds.size else 0.0
 
     @property
+    def configuration(self) -> dict[str, Any]:
+        """As in the file, with today's names."""
+        known = {} if self.baselines is None else {"baselines": self.baselines}
+        every = {key: getattr(self, key) for key in NAMES}
+        return {**every, "options": self.options, "versions": self.versions, **known}
+
+    @property
     def compared(self) -> dict[str, Any]:
-        """The options that can make one run better than another, but for the seed."""
-        return {k: v for k, v in self.options.items() if k != "seed" and k not in FREE_OPTIONS}
+        """The choices and options that can make one run better than another, except for the seed."""
+        every = {"trunk": self.trunk, "critic": self.critic, **self.completed, **self.options}
+        return {k: v for k, v in every.items() if k != "seed" and k not in FREE_OPTIONS}
 
 
 def summary(path: Path, name: str | None = None) -> RunSummary:
-    """What can be said of the run in one directory."""
+    """A summary of the run in one directory."""
     directory, name = RunDirectory(path), name or path.name
     try:
         described = directory.configuration()
     except (DetentError, OSError) as error:
         return RunSummary(path, name, why=str(error))
     known: dict[str, Any] = {
-        **{key: str(described.get(key, "?")) for key in ("task", "algo", "head", "preset")},
+        **{key: str(described.get(key, "?")) for key in ("task", "algo", "head")},
+        "preset": edition(str(described.get("preset", "?")), str(described.get("algo", "?")), version_of(described)),
+        **{key: str(described.get(key, before)) for key, before in BEFORE.items()},
         "options": described["options"],
-        **{key: described[key] for key in ("versions", "machine") if isinstance(described.get(key), dict)},
+        **{key: described[key] for key in ("baselines", "formerly", "versions", "machine") if key in described},
         "updated": _updated(path),
     }
     try:
-        status, why = _status(path)
+        status, why = directory.outcome()
         return RunSummary(path, name, **known, status=status, why=why, curve=read_curve(directory))
     except (DetentError, OSError) as error:
         return RunSummary(path, name, **known, why=str(error))
@@ -120,23 +143,16 @@ def _updated(path: Path) -> float:
     return 0.0
 
 
-def _status(path: Path) -> tuple[str, str | None]:
-    if not (path / "status.json").exists():
-        return "running", None
-    told = read_json(path / "status.json")
-    if told.get("status") not in STATUSES:
-        raise Corrupt(f"{path / 'status.json'} is damaged: it has no status that Detent knows.")
-    why = told.get("why")
-    return str(told["status"]), None if why is None else str(why)
-
-
 _KEYS = ("time/total_timesteps", "time/time_elapsed", "rollout/ep_rew_mean")
+_NUMBER = rb"(-?\d[\d.]*(?:e[-+]?\d+)?|null)"
 _RECORD = re.compile(
-    rb'^\{"time/iterations": \d+, "time/total_timesteps": (\d+), (?:[^\n]*?, )??"time/time_elapsed": ([^,\n}]+), '
-    rb'"rollout/ep_rew_mean": ([^,\n}]+)[^\n]*\}$',
-    re.MULTILINE,
+    rb'\{"time/iterations": \d+, "time/total_timesteps": (\d{1,18}), (?:.*?, )??"time/time_elapsed": '
+    + _NUMBER
+    + rb', "rollout/ep_rew_mean": '
+    + _NUMBER
+    + rb"[,}].*\n"
 )
-"""A record as `RunDirectory.append` writes it. Taking three numbers out is several times quicker than parsing all."""
+"""A record as `RunDirectory.append` writes it. Extracting three numbers is several times faster than parsing it all."""
 
 
 def read_curve(directory: RunDirectory) -> Curve:
@@ -144,30 +160,20 @@ def read_curve(directory: RunDirectory) -> Curve:
     path = directory.path / "records.jsonl"
     if not path.exists():
         return NO_CURVE
-    if path.stat().st_size > LARGEST_TEXT:
-        raise Corrupt(f"{path} is damaged or foreign: it is larger than any that Detent writes.")
-    whole = path.read_bytes().rpartition(b"\n")[0]
-    rows = _RECORD.findall(whole)
+    rows = [found and found.groups() for found in map(_RECORD.fullmatch, lines(path, cut=True))]
     try:
-        if len(rows) != whole.count(b"\n") + bool(whole):
+        table = np.array([[math.nan if cell == b"null" else float(cell) for cell in row or (b"",)] for row in rows])
+        if (np.abs(table) > LARGEST_FLOAT32).any():
             raise ValueError
-        table = [[math.nan if cell == b"null" else float(cell) for cell in row] for row in rows]
     except ValueError:
-        # Written by something else, or damaged: the careful way, which says what is wrong.
-        table = [[_number(path, record.get(key)) for key in _KEYS] for record in directory.records()]
-    steps, elapsed, returns = np.array(table, np.float64).reshape(-1, 3).T
+        # Written by something else, or damaged: parse it fully, which reports what is wrong.
+        parsed = ([record.get(key) for key in _KEYS] for record in directory.each_record())
+        table = np.array([[math.nan if cell is None else cell for cell in row] for row in parsed], np.float64)
+    steps, elapsed, returns = table.reshape(-1, 3).T
     return Curve(steps, _since_the_start(elapsed), returns)
 
 
-def _number(path: Path, value: Any) -> float:
-    if value is None:
-        return math.nan
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise Corrupt(f"{path} is damaged: {json.dumps(value)[:40]} is not a number.")
-    return float(value)
-
-
 def _since_the_start(elapsed: Floats) -> Floats:
-    """Seconds over all processes of a run: each begins to count at 0, which shows as a step back."""
+    """Seconds over all processes of a run: each starts counting at 0, which shows as a decrease."""
     gains = np.diff(elapsed, prepend=0.0)
     return np.cumsum(np.where(gains < 0, elapsed, gains))

@@ -1,4 +1,4 @@
-"""Which runs are the same thing with other seeds, and what to call it."""
+"""Which runs are the same experiment with different seeds, and what to call it."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from detent.report.completion import complete
 from detent.report.summaries import RunSummary
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7F7F7F")
-"""Okabe and Ito's, which people with any colour vision can tell apart; yellow and black are left out, because one of
-them would vanish on a light page and the other on a dark one."""
+"""Okabe and Ito's, which people with any colour vision can distinguish. Yellow and black are left out, because one of
+them would be invisible on a light page and the other on a dark one."""
 HEAD_COLOURS = {
     "gaussian": 0, "ordinal": 1, "discrete": 2, "beta": 3, "gaussian_tanh": 5, "ordinal_released": 4, "categorical": 2,
 }  # fmt: skip
@@ -21,7 +22,7 @@ DASHES = ((), (6, 3), (2, 2), (8, 3, 2, 3))
 
 @dataclass(frozen=True)
 class Variant:
-    """Runs with the same of all this, whatever their task and seed, are repetitions of one experiment."""
+    """Runs that agree in all of this, whatever their task and seed, are repetitions of one experiment."""
 
     algo: str
     head: str
@@ -32,7 +33,7 @@ class Variant:
 
 @dataclass(frozen=True)
 class Variants:
-    """The variant of each run, the tasks, and how variants are called and drawn."""
+    """The variant of each run, and how variants are named and drawn."""
 
     of: tuple[Variant, ...]
     """One per run, in the order of the runs."""
@@ -43,6 +44,7 @@ class Variants:
 
 
 def find_variants(runs: Sequence[RunSummary]) -> Variants:
+    runs = complete(runs)
     varied = _varied(runs)
     of = tuple(
         Variant(
@@ -61,7 +63,7 @@ def find_variants(runs: Sequence[RunSummary]) -> Variants:
                 *([v.algo] if several["algo"] else []),
                 v.head,
                 *([v.preset] if several["preset"] else []),
-                *(f"{name}={_shown(value)}" for name, value in v.options if _tells(every, v, name)),
+                *(f"{name}={_shown(value)}" for name, value in v.options if _distinguishes(every, v, name)),
             ]
         )
         for v in every
@@ -78,14 +80,14 @@ def _varied(runs: Sequence[RunSummary]) -> set[str]:
     return {key[-1] for key, found in values.items() if len(found) > 1}
 
 
-def _tells(every: Sequence[Variant], v: Variant, name: str) -> bool:
+def _distinguishes(every: Sequence[Variant], v: Variant, name: str) -> bool:
     """Whether an option distinguishes a variant from others of the same algorithm, head and preset."""
     kin = [other for other in every if (other.algo, other.head, other.preset) == (v.algo, v.head, v.preset)]
     return len({dict(other.options).get(name) for other in kin}) > 1
 
 
 def _sizes(v: Variant) -> list[tuple[str, float, str]]:
-    """bins=7 comes before bins=11."""
+    """A sort key by which bins=7 comes before bins=11."""
     found = []
     for name, text in v.options:
         value = json.loads(text)
@@ -106,7 +108,7 @@ def _shown(text: str) -> str:
 
 
 def _styles(every: Sequence[Variant]) -> dict[Variant, tuple[str, tuple[int, ...]]]:
-    """The head's own colour where it is free, then free colours, then dashes."""
+    """The head's own colour if it is free, then other free colours, then dashes."""
     taken: set[tuple[int, int]] = set()
     styles: dict[Variant, tuple[str, tuple[int, ...]]] = {}
     cells = [(c, d) for d in range(len(DASHES)) for c in range(len(COLOURS))]

@@ -1,51 +1,28 @@
 """Tasks: names -> environments.
 
 A task is found, in this order, among those registered here or by the user, among Gymnasium's ids, and as
-`module:factory`. `gymnasium/ID` takes Gymnasium's implementation of an id that EnvPool has too.
+`module:factory`. `gymnasium/ID` is Gymnasium's implementation of an id that EnvPool has too.
 """
 
 from __future__ import annotations
 
 import functools
 import importlib
+import os
 import sys
+import traceback
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Protocol
 
 import gymnasium
-import numpy as np
 
-from detent.environments import Environment
-from detent.errors import BadInput, NeedsImport
+from detent.environments import ActionSpace, Environment, Wanted
+from detent.errors import BadInput, DetentError, NeedsImport
 from detent.registry import Registry, nearest
 
 Factory = Callable[..., "gymnasium.Env[Any, Any]"]
 """Makes one Gymnasium environment; gets the keyword arguments of `--env-kwargs`."""
-
-
-@dataclass(frozen=True)
-class Wanted:
-    """How many environments of a task, and how they are to be run. Only `seed` and `options` change results."""
-
-    seed: int
-    num_envs: int
-    options: Mapping[str, Any] = field(default_factory=dict)
-    workers: int = 0
-    threads: int | None = None
-    timeout: float = 60.0
-    bounded: bool = True
-    """Whether the bounds of the actions must be finite."""
-    restarts: int = 0
-    """How often an environment that failed may be replaced by a new one."""
-
-    @property
-    def small_seed(self) -> int:
-        """31 bits for simulators that number their environments' seeds upwards from one.
-
-        Neighbouring run seeds would otherwise share nearly all of their environments.
-        """
-        return int(np.random.SeedSequence(self.seed).generate_state(1)[0] >> 1)
 
 
 class Make(Protocol):
@@ -70,17 +47,30 @@ class Task:
     backend: str
     make: Make
     replayable: bool = True
-    """Whether repeating its actions brings a task back; a resumed run of one that is not starts new episodes."""
+    """Whether repeating its actions restores the task; if not, a resumed run starts new episodes."""
     size: Callable[[], Size | None] = lambda: None
-    """Its size, where it can be told without making it."""
+    """Its size, if it can be known without making the task."""
     extra: str | None = None
-    """The extra of this package that it needs: `pip install 'detent[EXTRA]'`."""
+    """The extra of Detent that it needs: `pip install 'detent-rl[EXTRA]'`."""
     factory: Callable[[Mapping[str, Any]], Factory] | None = None
-    """With these options, what makes one Gymnasium environment, if the task is made of such."""
-    choices: Callable[[Mapping[str, Any]], tuple[int, ...] | None] = lambda options: None
-    """With these options, the numbers of choices per action dimension; None where actions are real."""
+    """Options -> a callable that makes one Gymnasium environment, if the task consists of such environments."""
+    actions: Callable[[Mapping[str, Any]], ActionSpace] | None = None
+    """Options -> the space of its actions, if that can be known without making the task."""
     envpool_id: str | None = None
-    """EnvPool's name for it, if it is EnvPool's."""
+    """EnvPool's name for it, if it is one of EnvPool's tasks."""
+    _spaces: dict[str, ActionSpace] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def space(self, options: Mapping[str, Any]) -> ActionSpace:
+        """The action space of one environment with these options; an environment is made to find out at most once."""
+        key = repr(sorted(options.items()))
+        if key not in self._spaces:
+            self._spaces[key] = self.actions(options) if self.actions else self._space_of_one(options)
+        return self._spaces[key]
+
+    def _space_of_one(self, options: Mapping[str, Any]) -> ActionSpace:
+        env = self.make(Wanted(seed=0, num_envs=1, options=options, bounded=False))
+        env.close()
+        return env.space
 
 
 TASKS: Registry[Task] = Registry("task", __name__)
@@ -100,7 +90,7 @@ def gymnasium_task(
     size: Callable[[], Size | None] = lambda: None,
     extra: str | None = None,
 ) -> Task:
-    """A task whose environments `factory` makes one by one; the rest is as in `Task`."""
+    """A task whose environments `factory` makes one by one; the other arguments are those of `Task`."""
 
     def with_options(options: Mapping[str, Any]) -> Factory:
         return functools.partial(factory, **options) if options else factory
@@ -108,28 +98,9 @@ def gymnasium_task(
     def make(wanted: Wanted) -> Environment:
         from detent.environments.host import Host
 
-        return Host(
-            with_options(wanted.options),
-            name,
-            wanted.seed,
-            wanted.num_envs,
-            workers=wanted.workers,
-            timeout=wanted.timeout,
-            bounded=wanted.bounded,
-            restarts=wanted.restarts,
-        )
+        return Host(with_options(wanted.options), name, wanted)
 
-    def choices(options: Mapping[str, Any]) -> tuple[int, ...] | None:
-        from detent.environments.host import choices_of
-        from detent.environments.workers import close_all, make_all
-
-        envs = make_all(with_options(options), name, 1)
-        try:
-            return choices_of(envs[0].action_space)
-        finally:
-            close_all(envs)
-
-    return Task(name, suite, backend, make, replayable, size, extra, with_options, choices)
+    return Task(name, suite, backend, make, replayable, size, extra, with_options)
 
 
 def envpool_task(
@@ -138,7 +109,6 @@ def envpool_task(
     replayable: bool = True,
     task_id: str | None = None,
     options: Mapping[str, Any] | None = None,
-    choices: tuple[int, ...] | None = None,
     without: Collection[str] = (),
 ) -> Task:
     """EnvPool's task `task_id` (default: `name`), made with these options, `without` these parts of its observation."""
@@ -147,33 +117,42 @@ def envpool_task(
     def make(wanted: Wanted) -> Environment:
         if wanted.restarts:
             raise BadInput(
-                f"{name} is EnvPool's and cannot be restarted; --on-env-error restart is for Gymnasium's environments."
+                f"{name} is an EnvPool task and cannot be restarted; --on-env-error restart is for Gymnasium tasks."
             )
         from detent.environments.pool import Pool  # imports EnvPool: two seconds
 
         together = {**(options or {}), **wanted.options}
-        return Pool(task_id, wanted.small_seed, wanted.num_envs, together, wanted.threads, without)
+        return Pool(task_id, replace(wanted, options=together), without)
 
     def size() -> Size:
         from detent.environments.pool import sizes
 
         return Size(*sizes(task_id, without))
 
-    return Task(name, suite, "envpool", make, replayable, size, choices=lambda _: choices, envpool_id=task_id)
+    def actions(given: Mapping[str, Any]) -> ActionSpace:
+        from detent.environments.pool import actions_of
+
+        return actions_of(task_id, {**(options or {}), **given})
+
+    return Task(name, suite, "envpool", make, replayable, size, actions=actions, envpool_id=task_id)
 
 
-def find_task(name: str, may_import: bool = True) -> Task:
-    """The task of this name; `may_import` is False where the name was read from a file."""
+def find_task(name: str, imports: Collection[str] | None = None) -> Task:
+    """The task of this name.
+
+    `imports` are given where the name was read from a file: the modules that the user named. None: the user gave the
+    name itself.
+    """
     if name in TASKS.names():
         return TASKS.get(name)
     if ":" in name:
-        return gymnasium_task(name, _imported(name, may_import), suite="user")
+        return gymnasium_task(name, _factory(name, imports), suite="user")
     env_id = name.removeprefix("gymnasium/")
     if env_id in gymnasium.registry:
         from detent.environments.host import make_factory
 
         return gymnasium_task(name, make_factory(env_id, {}))
-    if not may_import:
+    if imports is not None:
         raise NeedsImport(
             f"The run was trained on {name!r}, which is not a task here; name the module that registers it", "MODULE"
         )
@@ -184,29 +163,56 @@ def find_task(name: str, may_import: bool = True) -> Task:
     )
 
 
-def _imported(name: str, may_import: bool) -> Factory:
-    """The callable behind `module:factory`."""
+def _factory(name: str, imports: Collection[str] | None) -> Factory:
+    """The callable behind `module:factory`. What a file names is neither imported nor called on the file's word."""
     module_name, _, attribute = name.partition(":")
-    if not may_import and module_name not in sys.modules:
+    if imports is not None and module_name not in imports:
+        if module_name.partition(".")[0] in sys.stdlib_module_names:
+            raise BadInput(f"A file names {name!r} as the task: no environment is made there, and nothing was called.")
         raise NeedsImport(
-            f"The run was trained on {name!r}, and Detent imports nothing that a file names; "
-            f"if you trust that module, add --import {module_name}",
+            f"A file names {name!r} as the task, and Detent neither imports nor calls what a file names; "
+            f"if you trust the file with that module, add --import {module_name}",
             module_name,
         )
-    if module_name not in sys.modules:
-        import_module(module_name)
-    factory = getattr(sys.modules[module_name], attribute, None)
+    import_module(module_name)
+    factory = getattr(sys.modules[module_name], attribute, None) if attribute.isidentifier() else None
     if not callable(factory):
         raise BadInput(f"The module {module_name!r} has no callable {attribute!r}; TASK can be module:factory.")
+    if imports is not None and not _makes_environments(factory, module_name):
+        raise BadInput(
+            f"A file names {name!r} as the task, and {attribute} is not {module_name}'s own: from a file, only an "
+            "environment class or a function that the module's package defines is taken. Register it with "
+            "detent.register_task."
+        )
     made: Factory = factory
     return made
 
 
+def _makes_environments(factory: Callable[..., Any], module: str) -> bool:
+    """Whether a callable is an environment class, or was defined in the package that the user trusts."""
+    while isinstance(factory, functools.partial):
+        factory = factory.func
+    if isinstance(factory, type) and issubclass(factory, gymnasium.Env):
+        return True
+    return str(getattr(factory, "__module__", "")).partition(".")[0] == module.partition(".")[0]
+
+
 def import_module(name: str) -> None:
     """Import a module that the user named, from the current directory too."""
-    if "" not in sys.path:
-        sys.path.insert(0, "")
+    if not all(part.isidentifier() for part in name.split(".")):
+        raise BadInput(f"{name!r} is not the name of a module; a module is named as in my_package.my_module.")
+    if name in sys.modules:
+        return
+    here = os.getcwd()  # not "": an environment may change the current directory
+    if here not in sys.path:
+        sys.path.insert(0, here)
     try:
         importlib.import_module(name)
+    except DetentError:
+        raise  # as of a name that is taken
     except ImportError as error:
         raise BadInput(f"Cannot import the module {name!r}: {error}.") from error
+    except (Exception, SystemExit) as error:
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        what = " ".join(f"{type(error).__name__}: {error} ({place.filename}, line {place.lineno})".split())
+        raise BadInput(f"Cannot import the module {name!r}: {what}.") from error

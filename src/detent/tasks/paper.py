@@ -1,4 +1,4 @@
-"""`paper/NAME`: of the tasks that can be had today, the nearest to those of the paper (openai/gym's v1 of 2017).
+"""`paper/NAME`: of the tasks available today, those closest to the paper's (openai/gym's v1 of 2017).
 
 docs/tasks.md says what still differs.
 """
@@ -28,7 +28,7 @@ NEAREST = {
 }
 
 CONTACTS = {"Ant", "Humanoid", "HumanoidStandup"}
-"""Since MuJoCo 2.0 the contact forces are zero unless they are asked for, a bug of the ids v2 and v3 at their time."""
+"""Since MuJoCo 2.0 the contact forces are zero unless requested, which was a bug of the ids v2 and v3."""
 
 for name, task_id in NEAREST.items():
     made = envpool_task(

@@ -1,6 +1,6 @@
-"""Probes: tiny tasks with known answers, for testing heads and algorithms. Written in JAX, so they are scanned.
+"""Probes: tiny tasks with known answers, for testing heads and algorithms. They are written in JAX and scanned.
 
-probe/value      reward 1 whatever is done: V = 1
+probe/value      reward 1 for any action: V = 1
 probe/discount   reward 1 in the second of two steps: V(first) = gamma
 probe/context    reward = observation, which is -1 or 1 at random: V = observation
 probe/action     reward -(a - 0.5)^2: the best action is 0.5
@@ -22,8 +22,10 @@ import numpy as np
 from gymnasium.spaces import Box
 from jaxtyping import Array, Bool, Float, Int
 
-from detent.environments import Environment, Replay, Step
-from detent.tasks import TASKS, Size, Task, Wanted
+from detent.environments import Environment, Replay, Step, Wanted
+from detent.environments.seeds import small_seed
+from detent.observations import Layout, Numbers
+from detent.tasks import TASKS, Size, Task
 
 
 @dataclass(frozen=True)
@@ -62,17 +64,18 @@ class ProbeState(NamedTuple):
 
 
 class Probe:
-    """n probes; one observation and one action in [-1, 1] each. Observation 1 + t where it is not random."""
+    """n probes, each with one observation and one action in [-1, 1]. The observation is 1 + t unless it is random."""
 
     traceable = True
-    observation_size = 1
+    x64 = saved = False
+    observation_layout: Layout = Numbers((1,))
 
     def __init__(self, rules: Rules, wanted: Wanted) -> None:
         self.num_envs = wanted.num_envs
         self.space = Box(-1.0, 1.0, (1,), np.float32)
         self.action_shape = self.space.shape
         self._rules = rules
-        self._key = jax.random.key(wanted.small_seed)
+        self._key = jax.random.key(small_seed(wanted.seed))
 
     def reset(self) -> tuple[ProbeState, Float[Array, "n 1"]]:
         zero = jnp.zeros(self.num_envs, jnp.int32)

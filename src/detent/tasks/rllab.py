@@ -1,4 +1,4 @@
-"""rllab's two humanoids (https://github.com/rll/rllab, MIT), written anew for today's MuJoCo.
+"""rllab's two humanoids (https://github.com/rll/rllab, MIT), rewritten for today's MuJoCo.
 
     rllab/Humanoid          142 observations, 21 actions
     rllab/SimpleHumanoid    102 observations, 10 actions
@@ -26,14 +26,15 @@ from typing import Any
 import gymnasium
 import numpy as np
 from gymnasium.spaces import Box
-from jaxtyping import Array, Float
+from jaxtyping import Float
 from numpy.typing import ArrayLike, NDArray
 
-from detent.environments import ActionSpace, Environment, Replay, Step
-from detent.environments.workers import Setup
+from detent.environments import ActionSpace, Environment, Replay, Step, Wanted
+from detent.environments.seeds import episode_seed
 from detent.errors import BadInput
+from detent.observations import Layout, Numbers
 from detent.registry import nearest
-from detent.tasks import TASKS, Size, Task, Wanted
+from detent.tasks import TASKS, Size, Task
 
 ASSETS = Path(__file__).parent / "assets"
 
@@ -64,15 +65,15 @@ ROBOTS = {
 
 @dataclass(frozen=True)
 class Options:
-    """What `--env-kwargs` can say."""
+    """The options that `--env-kwargs` can set."""
 
     inertia: str = "exact"
-    """`exact`, or `1.31` for what MuJoCo 1.31 took a capsule for: a cylinder one radius longer, which is lighter.
-    SimpleHumanoid's model states its inertias, so there it makes no difference."""
+    """`exact`, or `1.31` to treat a capsule as MuJoCo 1.31 did: as a cylinder one radius longer, which is lighter.
+    SimpleHumanoid's model states its inertias, so it makes no difference there."""
     horizon: int = 1000
     """Steps after which an episode is truncated."""
     action_noise: float = 0.0
-    """Spread of normal noise on the torques, in units of half the width of the actions' bounds."""
+    """Standard deviation of normal noise on the torques, in units of half the width of the actions' bounds."""
 
     @classmethod
     def checked(cls, name: str, given: Mapping[str, Any]) -> Options:
@@ -92,7 +93,7 @@ class Options:
 
 def load_model(robot: Robot, inertia: str = "exact") -> Any:
     """The compiled model, a `mujoco.MjModel`."""
-    import mujoco  # here and below: only who simulates pays for the import
+    import mujoco  # here and below, so that only simulations pay for the import
 
     spec = mujoco.MjSpec.from_file(str(ASSETS / robot.file))
     if inertia == "1.31":  # the inertias stated in the file, where there are any
@@ -101,7 +102,7 @@ def load_model(robot: Robot, inertia: str = "exact") -> Any:
 
 
 class Simulations:
-    """n simulations of one robot, with rllab's observation, reward and termination. Masks [n] say which are meant."""
+    """n simulations of one robot, with rllab's observation, reward and termination. Masks [n] select simulations."""
 
     def __init__(self, robot: Robot, options: Options, count: int, threads: int | None = None) -> None:
         import mujoco
@@ -136,7 +137,7 @@ class Simulations:
         self._batch.forward(which)
 
     def advance(self, which: NDArray[np.bool_], action: ArrayLike) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-        """Reward and termination of one step of some simulations; those of the others mean nothing.
+        """Reward and termination of one step of some simulations; those of the others are meaningless.
 
         A state that is not finite or too large is reset by MuJoCo, which counts it; it terminates the episode too.
         """
@@ -172,23 +173,22 @@ class Simulations:
 class Rllab:
     """n environments of one of rllab's tasks."""
 
-    traceable = False
+    traceable = x64 = saved = False
 
     def __init__(self, name: str, wanted: Wanted) -> None:
         robot, options = ROBOTS[name], Options.checked(name, wanted.options)
         self.num_envs = wanted.num_envs
-        self.observation_size = robot.observation_size
+        self.observation_layout: Layout = Numbers((robot.observation_size,))
         self._simulations = Simulations(robot, options, wanted.num_envs, wanted.threads)
         self.space = _box(self._simulations)
         self.action_shape = self.space.shape
-        shape, dtype = (robot.action_size,), np.dtype(np.float32)
-        self._setup = Setup(name, wanted.seed, wanted.num_envs, robot.observation_size, shape, dtype)
+        self._seed = wanted.seed
         self._horizon = options.horizon
         self._episode = np.full(wanted.num_envs, -1)
         self._time = np.zeros(wanted.num_envs, np.int64)
         self._ended = np.zeros(wanted.num_envs, np.bool_)
 
-    def reset(self) -> tuple[None, Float[Array, "n d"]]:
+    def reset(self) -> tuple[None, Float[NDArray[Any], "n d"]]:
         return self.replay(Replay(np.ones(self.num_envs, np.int64), [np.empty((0, 0), np.float32)] * self.num_envs))
 
     def step(self, state: object, action: ArrayLike) -> tuple[None, Step]:
@@ -205,8 +205,8 @@ class Rllab:
         )
         return None, Step(*taken)
 
-    def replay(self, replay: Replay) -> tuple[None, Float[Array, "n d"]]:
-        """Begin each environment's latest episode again and repeat its actions."""
+    def replay(self, replay: Replay) -> tuple[None, Float[NDArray[Any], "n d"]]:
+        """Restart each environment's current episode and repeat its actions."""
         self._begin(np.ones(self.num_envs, np.bool_), replay.resets - 1)
         lengths = np.array([len(actions) for actions in replay.actions])
         action = np.zeros((self.num_envs, *self.space.shape), np.float32)
@@ -225,7 +225,7 @@ class Rllab:
         self._episode[which] = episode[which]
         self._time[which] = 0
         self._ended[which] = False
-        seeds = [self._setup.episode_seed(int(i), int(self._episode[i])) for i in np.flatnonzero(which)]
+        seeds = [episode_seed(self._seed, int(i), int(self._episode[i])) for i in np.flatnonzero(which)]
         self._simulations.begin(which, [np.random.default_rng(seed) for seed in seeds])
 
     def _advance(
@@ -244,7 +244,7 @@ class RllabEnv(gymnasium.Env[NDArray[np.float32], NDArray[np.float32]]):
 
     def __init__(self, name: str = "rllab/Humanoid", render_mode: str | None = None, **options: Any) -> None:
         if name not in ROBOTS:
-            raise BadInput(f"There is no task of rllab named {name!r}; there are {' and '.join(ROBOTS)}.")
+            raise BadInput(f"There is no rllab task named {name!r}; there are {' and '.join(ROBOTS)}.")
         if render_mode not in (None, "rgb_array"):
             raise BadInput(f'{name}: render_mode must be "rgb_array" or nothing, not {render_mode!r}.')
         robot, checked = ROBOTS[name], Options.checked(name, options)
@@ -277,7 +277,7 @@ class RllabEnv(gymnasium.Env[NDArray[np.float32], NDArray[np.float32]]):
         import mujoco
 
         if self.render_mode is None:
-            raise BadInput('An environment of rllab is rendered when it was made with render_mode="rgb_array".')
+            raise BadInput('To render an rllab environment, make it with render_mode="rgb_array".')
         if self._renderer is None:
             self._renderer = mujoco.Renderer(self._simulations.model, 480, 640)
         data = self._simulations.data()
@@ -298,7 +298,7 @@ def _box(simulations: Simulations) -> ActionSpace:
 def _task(name: str, robot: Robot) -> Task:
     def make(wanted: Wanted) -> Environment:
         if wanted.restarts:
-            raise BadInput(f"{name} cannot be restarted; --on-env-error restart is for Gymnasium's environments.")
+            raise BadInput(f"{name} cannot be restarted; --on-env-error restart is for Gymnasium tasks.")
         return Rllab(name, wanted)
 
     return Task(

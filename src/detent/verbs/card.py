@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from detent.directory import RunDirectory
 from detent.policy import load
 from detent.report.card import write_card
-from detent.verbs.flags import Parser, episode_flags, episodes_and_seed, file_path, parse, policy_path
+from detent.runs.directory import RunDirectory
+from detent.verbs.flags import Parser, episode_flags, episodes_and_seed, file_path, location, parse, policy_path
 
 
 def main(argv: list[str]) -> int:
@@ -14,15 +14,15 @@ def main(argv: list[str]) -> int:
         description="Evaluate a trained policy and write its model card: Markdown with the metadata\n"
         "of Hugging Face's model-index, and the learning curve beside it.",
     )
-    parser.add_argument("run", metavar="RUN", help="a run directory")
-    parser.add_argument("--out", metavar="FILE", help="where (default: README.md in RUN)")
+    parser.add_argument("run", type=location, metavar="RUN", help="a run directory")
+    parser.add_argument("--out", type=location, metavar="FILE", help="file to write (default: README.md in RUN)")
     episode_flags(parser, 20)
     args = parse(parser, argv)
     episodes, seed = episodes_and_seed(args)
     directory = RunDirectory(args.run)
-    directory.configuration()
+    run = directory.run(args.imports)
     source = policy_path(args.run, args.best)
     path = file_path(args.out, directory.path / "README.md")
-    for written in write_card(directory, source.name, load(source), path, episodes, seed):
+    for written in write_card(directory, run, source.name, load(source), path, episodes, seed):
         print(written)
     return 0

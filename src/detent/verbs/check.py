@@ -1,22 +1,23 @@
-"""`detent check`: does an environment of the user's own fit?"""
+"""`detent check`: whether the user's own environment is suitable for training."""
 
 from __future__ import annotations
 
 import textwrap
 
-from detent import checking
-from detent.configuration import read_env_kwargs
+from detent.environments import checking
 from detent.errors import BadInput
+from detent.options import whole_number
+from detent.runs.run import read_env_kwargs
 from detent.tasks import find_task
-from detent.verbs.flags import Parser, parse, whole_number
+from detent.verbs.flags import Parser, parse
 
 
 def main(argv: list[str]) -> int:
     parser = Parser(
         "check",
         usage="detent check TASK [flags]",
-        description="Tell whether an environment of your own can be trained on, and what is wrong\n"
-        "with it. Exit code 1: it has a problem.",
+        description="Check whether an environment of your own is suitable for training, and report\n"
+        "what is wrong with it. The exit code is 1 if it has a problem.",
     )
     parser.add_argument("task", metavar="TASK", help="module:factory or a Gymnasium id")
     parser.add_argument("--env-kwargs", metavar="X", help="keyword arguments of the environment, as JSON")
@@ -25,7 +26,7 @@ def main(argv: list[str]) -> int:
     task = find_task(args.task)
     if task.factory is None:
         raise BadInput(
-            f"{task.name} is not a Gymnasium environment but one of Detent's own tasks, which its tests check; give "
+            f"{task.name} is not a Gymnasium environment but one of Detent's own tasks, which need no check; give "
             "module:factory or a Gymnasium id."
         )
     steps = checking.STEPS if args.steps is None else whole_number("--steps", args.steps, 1)
@@ -34,9 +35,9 @@ def main(argv: list[str]) -> int:
         print(_wrapped(finding.kind, finding.sentence), flush=True)
         worst = max(worst, finding.kind, key=("fine", "warning", "problem").index)
     verdict = {
-        "fine": "It fits.",
-        "warning": "It can be trained on; the warnings say at what cost.",
-        "problem": "It cannot be trained on like this.",
+        "fine": "It is suitable for training.",
+        "warning": "It can be used for training, with the limitations above.",
+        "problem": "It cannot be used for training as it is.",
     }
     print(verdict[worst] + (f" Train with: detent train {args.task}" if worst != "problem" else ""))
     return 1 if worst == "problem" else 0

@@ -6,24 +6,24 @@ import json
 
 import numpy as np
 
-from detent.directory import RunDirectory
 from detent.policy import load
-from detent.progress import rounded
-from detent.runs import evaluate_run
-from detent.verbs.flags import Parser, episode_flags, episodes_and_seed, parse, policy_path
+from detent.runs.directory import RunDirectory
+from detent.runs.execution import evaluate_run
+from detent.runs.progress import rounded
+from detent.verbs.flags import Parser, episode_flags, episodes_and_seed, location, parse, policy_path
 
 
 def main(argv: list[str]) -> int:
     parser = Parser(
         "eval", description="Play episodes with a trained policy: most probable actions, then sampled ones."
     )
-    parser.add_argument("run", metavar="RUN", help="a run directory")
+    parser.add_argument("run", type=location, metavar="RUN", help="a run directory")
     episode_flags(parser, 20)
     parser.add_argument("--json", action="store_true", help="print JSON")
     args = parse(parser, argv)
     episodes, seed = episodes_and_seed(args)
     directory = RunDirectory(args.run)
-    run = directory.run()
+    run = directory.run(args.imports)
     policy = load(policy_path(args.run, args.best))
     results = {
         "mode": evaluate_run(run, policy, episodes, seed),

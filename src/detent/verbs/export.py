@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from detent.export import TARGETS, export, file_name
 from detent.policy import load
-from detent.verbs.flags import Parser, best_flag, file_path, policy_path
+from detent.verbs.flags import Parser, best_flag, file_path, location, policy_path
 
 
 def main(argv: list[str]) -> int:
     parser = Parser("export", description="Write a trained policy as one file that acts without Detent.")
-    parser.add_argument("run", metavar="RUN", help="a run directory or a policy file")
-    parser.add_argument("--to", required=True, metavar="X", help=f"what to write: {', '.join(TARGETS)}")
-    parser.add_argument("--out", metavar="FILE", help="where (default: beside the policy)")
+    parser.add_argument("run", type=location, metavar="RUN", help="a run directory or a policy file")
+    parser.add_argument("--to", required=True, metavar="X", help=f"format: {', '.join(TARGETS)}")
+    parser.add_argument("--out", type=location, metavar="FILE", help="file to write (default: beside the policy)")
     best_flag(parser)
-    parser.add_argument("--mean", action="store_true", help="the expected action, not the most probable one")
+    parser.add_argument("--mean", action="store_true", help="export the expected action, not the most probable one")
     args = parser.parse_args(argv)
     source = policy_path(args.run, args.best)
     path = file_path(args.out, source.with_name(file_name(args.to)))

@@ -1,13 +1,15 @@
-"""What the flags of several verbs have in common."""
+"""Flags that several verbs share."""
 
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from detent.errors import BadInput
+from detent.errors import BadInput, quoted
+from detent.options import whole_number
 
 
 class Parser(argparse.ArgumentParser):
@@ -21,12 +23,19 @@ class Parser(argparse.ArgumentParser):
             **options,
         )
 
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        for word in args or ():
+            name, _, value = word.partition("=")
+            if name.startswith("--") and value == "--":  # which argparse makes an empty list of (until Python 3.13)
+                self.error(f"argument {name}: expected a value, not '--'")
+        return super().parse_known_args(args, namespace)
+
     def error(self, message: str) -> NoReturn:
         raise BadInput(f"{message[0].upper()}{message[1:]}; see `{self.prog} --help`.")
 
 
 def parse(parser: Parser, argv: list[str]) -> argparse.Namespace:
-    """The flags, --import among them, after importing what it names."""
+    """Parse the flags, including --import, and import the modules that it names."""
     import_flag(parser)
     args = parser.parse_args(argv)
     import_modules(args.imports)
@@ -48,10 +57,18 @@ def import_modules(modules: Sequence[str]) -> None:
             import_module(module)
 
 
-def whole_number(name: str, text: str, least: int) -> int:
-    if not text.isdigit() or int(text) < least:
-        raise BadInput(f"{name} must be a whole number of at least {least}, not {text!r}.")
-    return int(text)
+def location(text: str) -> str:
+    """The `type` of an argument that names a file or a directory."""
+    if not text or "\0" in text or not _encodable(text):
+        raise argparse.ArgumentTypeError(f"the name of a file or directory cannot be {quoted(text)}")
+    return text
+
+
+def _encodable(text: str) -> bool:
+    try:
+        return bool(os.fsencode(text))
+    except UnicodeEncodeError:
+        return False
 
 
 def positive_number(name: str, text: str | None) -> float | None:
@@ -62,28 +79,30 @@ def positive_number(name: str, text: str | None) -> float | None:
     except ValueError:
         value = -1.0
     if not 0 < value < float("inf"):
-        raise BadInput(f"{name} must be a number greater than 0, not {text!r}.")
+        raise BadInput(f"{name} must be a number greater than 0, not {quoted(text)}.")
     return value
 
 
 def best_flag(parser: Parser) -> None:
-    parser.add_argument("--best", action="store_true", help="the best policy that --eval-every kept, not the last")
+    parser.add_argument("--best", action="store_true", help="use the best policy kept by --eval-every, not the last")
 
 
 def episode_flags(parser: Parser, episodes: int) -> None:
-    parser.add_argument("--episodes", default=str(episodes), metavar="N", help=f"how many (default: {episodes})")
+    parser.add_argument(
+        "--episodes", default=str(episodes), metavar="N", help=f"number of episodes (default: {episodes})"
+    )
     parser.add_argument("--seed", default="0", metavar="N", help="seed of the episodes (default: 0)")
     best_flag(parser)
 
 
 def episodes_and_seed(args: argparse.Namespace) -> tuple[int, int]:
-    """What `episode_flags` were given."""
+    """The values of the flags added by `episode_flags`."""
     return whole_number("--episodes", args.episodes, 1), whole_number("--seed", args.seed, 0)
 
 
 def file_path(out: str | None, default: Path) -> Path:
     """The file that --out names."""
-    path = Path(out) if out else default
+    path = Path(out).absolute() if out else default
     if path.is_dir():
         raise BadInput(f"--out {path} is a directory; name a file in it.")
     return path
@@ -91,11 +110,15 @@ def file_path(out: str | None, default: Path) -> Path:
 
 def policy_path(run: str, best: bool) -> Path:
     """The policy file that RUN means: a run directory's last or best one, or RUN itself."""
-    path = Path(run)
-    if not best:
-        return path / "policy.safetensors" if path.is_dir() else path
+    from detent.files import refuse_odd  # here, so that `detent --help` is quick
+
+    path = Path(run).absolute()
     if not path.is_dir():
-        raise BadInput(f"--best is for a run directory, which {run} is not.")
-    if not (path / "best_policy.safetensors").exists():
-        raise BadInput(f"{run} has no best policy: training keeps one with --eval-every only.")
-    return path / "best_policy.safetensors"
+        if best:
+            raise BadInput(f"--best needs a run directory, and {run} is not one.")
+        return path
+    found = path / ("best_policy.safetensors" if best else "policy.safetensors")
+    refuse_odd(found)
+    if best and not found.exists():
+        raise BadInput(f"{run} has no best policy: training keeps one only with --eval-every.")
+    return found

@@ -1,4 +1,4 @@
-"""`detent heads`: list them."""
+"""`detent heads`: list the policy heads."""
 
 from __future__ import annotations
 

@@ -8,10 +8,11 @@ import shlex
 from pathlib import Path
 
 from detent.errors import BadInput
+from detent.options import whole_number
 from detent.paper.experiments import Experiment, experiments, find
 from detent.paper.measuring import measure
 from detent.paper.showing import show
-from detent.verbs.flags import Parser, parse, whole_number
+from detent.verbs.flags import Parser, location, parse
 from detent.verbs.sweep import MANY_RUNS, ask, carry_out, sweep_flags
 
 PAPER_RUNS = os.path.join("runs", "paper")
@@ -24,15 +25,15 @@ def main(argv: list[str]) -> int:
     parser = Parser(
         "paper",
         usage="detent paper [run NAME | show NAME] [flags]",
-        description="List the paper's figures and tables; `run` one, or `show` what has been run of\n"
-        "it beside what the paper prints. `detent paper run --help` tells more.",
+        description="List the paper's figures and tables; `run` one, or `show` its results beside\n"
+        "the paper's. For details: `detent paper run --help`.",
     )
     parser.parse_args(argv)
     print(f"{'name':<10}{'what':<58}{'runs':>5}{'steps':>7}")
     for name, experiment in experiments().items():
         count, steps = ("-", "-") if experiment.measure else (len(experiment.runs()), f"{experiment.steps:.0e}")
         print(f"{name:<10}{experiment.title:<58}{count:>5}{str(steps).replace('e+0', 'e'):>7}")
-    print("\nruns, steps: at the paper's scale, with all that it tuned. Smaller, for example:")
+    print("\nruns, steps: at the paper's scale, with its tuning. For something smaller, try:")
     print("  detent paper run table2 --task HalfCheetah --steps 1e6 --seeds 3 --bins 11")
     return 0
 
@@ -41,27 +42,34 @@ def _run(argv: list[str]) -> int:
     parser = Parser(
         "paper run",
         usage="detent paper run NAME [flags]",
-        description="Run a figure or table of the paper, whole or in part. What has finished is\n"
-        "skipped, also if it was run for another one; repeat the command at any time.",
-        epilog="The paper reports the best of K and, for every head but Beta, of two learning\n"
-        "rates (PPO) or KLs (TRPO, ACKTR). All of them are run unless you say otherwise;\n"
-        "--no-tuning keeps the preset's. `detent paper show NAME` says what was best.",
+        description="Run a figure or table of the paper, in full or in part. Finished runs are\n"
+        "skipped, even those of another figure; repeat the command at any time.",
+        epilog="The paper reports the best K and, for every head but Beta, the best of two\n"
+        "learning rates (PPO) or KLs (TRPO, ACKTR). All of them are run by default;\n"
+        "--no-tuning uses the preset's only. `detent paper show NAME` shows the best.",
     )
     parser.add_argument("name", metavar="NAME", help="see `detent paper`")
     what = parser.add_argument_group("which part of it, at which scale (default: all, as in the paper)")
     what.add_argument("--task", nargs="+", metavar="X", default=[], help="tasks, by the paper's name or ours")
-    what.add_argument("--algo", nargs="+", metavar="X", default=[], help="of its algorithms, only these")
+    what.add_argument("--algo", nargs="+", metavar="X", default=[], help="only these of its algorithms")
     what.add_argument("--head", nargs="+", metavar="X", default=[], help="these heads instead")
     what.add_argument("--bins", nargs="+", metavar="K", default=[], help="these numbers of bins instead")
     what.add_argument("--preset", nargs="+", metavar="X", default=["paper"], help="settings (default: paper)")
     what.add_argument("--steps", metavar="N", help="steps of every run")
     what.add_argument("--seeds", metavar="N", help="the seeds from 0 to N-1")
     what.add_argument("--draws", metavar="N", help="random settings, where the paper draws them (figure11)")
-    what.add_argument("--no-tuning", dest="tuning", action="store_false", help="the preset's learning rate or KL only")
+    what.add_argument("--no-tuning", dest="tuning", action="store_false", help="only the preset's learning rate or KL")
     how = parser.add_argument_group("how")
-    how.add_argument("--out", metavar="DIR", default=PAPER_RUNS, help=f"where to (default: {PAPER_RUNS})")
+    how.add_argument(
+        "--out",
+        type=location,
+        metavar="DIR",
+        default=PAPER_RUNS,
+        help=f"directory for the runs (default: {PAPER_RUNS})",
+    )
     sweep_flags(how)
     args = parse(parser, argv)
+    out = os.path.abspath(args.out)  # an environment may change the current directory
     found = find(args.name)
     code = 0
     for experiment in found:
@@ -76,12 +84,12 @@ def _run(argv: list[str]) -> int:
             ask(f"{experiment.name} has {len(runs):,} runs.")
         if experiment.alone:
             if args.ray or args.jobs not in (None, "1"):
-                raise BadInput(f"{experiment.name} measures time: its runs are made one at a time, on this machine.")
+                raise BadInput(f"{experiment.name} measures time, so its runs need --jobs 1 and no --ray.")
             args.jobs = "1"
-        code = code or carry_out(runs, args.out, args, ["paper", "run", *argv])
+        code = code or carry_out(runs, out, args, ["paper", "run", *argv])
     if not args.dry_run and code < 128:
         place = [] if args.out == PAPER_RUNS else [args.out]
-        print(f"Look at it with: {shlex.join(['detent', 'paper', 'show', args.name, *place])}")
+        print(f"Show it with: {shlex.join(['detent', 'paper', 'show', args.name, *place])}")
     return code
 
 
@@ -91,7 +99,7 @@ def _measure(experiment: Experiment, args: argparse.Namespace, asked_for: bool) 
         print(f"{experiment.name} is measured without training; {args.out}")
         return
     if asked_for and (args.steps or args.draws or args.algo or args.preset != ["paper"]):
-        raise BadInput(f"{experiment.name} trains nothing; of its scale, --task, --head, --bins and --seeds count.")
+        raise BadInput(f"{experiment.name} trains nothing; only --task, --head, --bins and --seeds apply to it.")
     seeds = None if args.seeds is None else whole_number("--seeds", args.seeds, 1)
     for line in measure(experiment, Path(args.out), args.task, args.head, args.bins, seeds):
         print(line, flush=True)
@@ -101,15 +109,17 @@ def _show(argv: list[str]) -> int:
     parser = Parser(
         "paper show",
         usage="detent paper show NAME [DIR_OR_FILE...] [flags]",
-        description="Show what has been run of a figure or table beside what the paper prints: as\n"
-        "text, as figures, and as a page with every run.",
+        description="Show the results for a figure or table beside the paper's: as text, as\n"
+        "figures, and as a page with every run.",
     )
     parser.add_argument("name", metavar="NAME", help="see `detent paper`")
     parser.add_argument(
-        "places", nargs="*", metavar="DIR_OR_FILE",
+        "places", type=location, nargs="*", metavar="DIR_OR_FILE",
         help=f"directories with runs, or compact records (default: {PAPER_RUNS})",
     )  # fmt: skip
-    parser.add_argument("--out", metavar="DIR", default="paper", help="where figures and page go (default: paper)")
+    parser.add_argument(
+        "--out", type=location, metavar="DIR", default="paper", help="directory for figures and page (default: paper)"
+    )
     parser.add_argument("--markdown", action="store_true", help="print Markdown, with the intervals of differences")
     args = parser.parse_args(argv)
     places = args.places or ([PAPER_RUNS] if os.path.isdir(PAPER_RUNS) else [])

@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 from pathlib import Path
 
-from detent.configuration import Run
 from detent.errors import BadInput
 from detent.play import Film, make_env, play
 from detent.policy import load
-from detent.progress import rounded
-from detent.verbs.flags import Parser, episode_flags, episodes_and_seed, parse, policy_path
+from detent.runs.progress import rounded
+from detent.runs.run import Run
+from detent.verbs.flags import Parser, episode_flags, episodes_and_seed, location, parse, policy_path
 
 
 def main(argv: list[str]) -> int:
@@ -19,19 +19,21 @@ def main(argv: list[str]) -> int:
         description="Watch a trained policy: record play.mp4 and play.gif, or open a window.\n"
         "Policies trained in EnvPool play in the Gymnasium environment of the same id.",
     )
-    parser.add_argument("run", metavar="RUN", help="a run directory or a policy file")
+    parser.add_argument("run", type=location, metavar="RUN", help="a run directory or a policy file")
     episode_flags(parser, 1)
-    parser.add_argument("--out", metavar="X", help="FILE.mp4, FILE.gif, or a directory for both (default: RUN)")
-    parser.add_argument("--sample", action="store_true", help="sampled actions, not the most probable ones")
+    parser.add_argument(
+        "--out", type=location, metavar="X", help="FILE.mp4, FILE.gif, or a directory for both (default: RUN)"
+    )
+    parser.add_argument("--sample", action="store_true", help="sample actions instead of using the most probable ones")
     parser.add_argument("--window", action="store_true", help="show a window and record nothing")
     args = parse(parser, argv)
     if args.window and args.out:
-        raise BadInput("With --window nothing is recorded; leave --out or --window out.")
+        raise BadInput("--window records nothing; give only one of --window and --out.")
     episodes, seed = episodes_and_seed(args)
     source = policy_path(args.run, args.best)
     policy = load(source)
-    run = Run.from_configuration(policy.meta.get("configuration", {}))
-    out = Path(args.out) if args.out else source.parent
+    run = Run.from_configuration(policy.meta.get("configuration", {}), args.imports)
+    out = Path(args.out).absolute() if args.out else source.parent
     whole = {} if args.window else {"mp4": out / "play.mp4", "gif": out / "play.gif"}
     files = {out.suffix[1:]: out} if out.suffix in (".mp4", ".gif") else whole
     with contextlib.closing(make_env(run, args.window)) as env, contextlib.ExitStack() as stack:

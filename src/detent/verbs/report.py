@@ -1,4 +1,4 @@
-"""`detent report`: runs on one page, in figures, in one file."""
+"""`detent report`: runs on one page, in figures, or in one file."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ import sys
 
 from detent import report
 from detent.errors import BadInput
-from detent.paper.experiments import reference as papers_reference
+from detent.options import whole_number
+from detent.paper.printed import reference as papers_reference
 from detent.report.serving import Server, Watch
-from detent.verbs.flags import Parser, whole_number
+from detent.verbs.flags import Parser, location
 
 
 def main(argv: list[str]) -> int:
@@ -21,20 +22,31 @@ def main(argv: list[str]) -> int:
         "comparisons, action distributions, configurations. See docs/report.md.",
     )
     parser.add_argument(
-        "dirs", nargs="+", metavar="DIR", help="run directories, directories above them, or files of --compact"
+        "dirs",
+        type=location,
+        nargs="+",
+        metavar="DIR",
+        help="run directories, directories above them, or files of --compact",
     )
-    parser.add_argument("--out", metavar="FILE", help="where to write the page (default: report.html)")
-    parser.add_argument("--figures", metavar="DIR", help="draw the learning curves as PNG and PDF into this directory")
-    parser.add_argument("--compact", metavar="FILE", help="write all runs into one small file, or add them to it")
+    parser.add_argument("--out", type=location, metavar="FILE", help="file to write the page to (default: report.html)")
     parser.add_argument(
-        "--reference", metavar="FILE", help="printed numbers to show beside: paper, or a TOML file (docs/report.md)"
+        "--figures", type=location, metavar="DIR", help="draw the learning curves as PNG and PDF into this directory"
     )
-    parser.add_argument("--serve", action="store_true", help="serve a page that refreshes itself, to this machine only")
-    parser.add_argument("--port", metavar="N", default="8000", help="port for --serve; 0: any (default: 8000)")
+    parser.add_argument(
+        "--compact", type=location, metavar="FILE", help="write all runs into one small file, or add them to it"
+    )
+    parser.add_argument(
+        "--reference",
+        type=location,
+        metavar="FILE",
+        help="published numbers to show beside: paper, or a TOML file (docs/report.md)",
+    )
+    parser.add_argument("--serve", action="store_true", help="serve a self-updating page, on this machine only")
+    parser.add_argument("--port", metavar="N", default="8000", help="port for --serve; 0 for any (default: 8000)")
     args = parser.parse_args(argv)
-    port = whole_number("--port", args.port, 0)
+    port = whole_number("--port", args.port, 0, 65_535)
     if args.serve and (args.out or args.figures or args.compact):
-        raise BadInput("--serve writes no files; leave out --out, --figures and --compact, or --serve.")
+        raise BadInput("--serve writes no files, so it cannot be combined with --out, --figures or --compact.")
     reference = None
     if args.reference == "paper":
         reference = papers_reference()
@@ -43,7 +55,7 @@ def main(argv: list[str]) -> int:
     if args.serve:
         with Server(Watch(args.dirs, reference), port) as server:
             signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
-            print(f"Serving {server.address}; Ctrl-C ends it.", flush=True)
+            print(f"Serving {server.address}; press Ctrl-C to stop.", flush=True)
             server.serve_forever()
     runs = report.load_runs(args.dirs)
     damaged = [run for run in runs if run.status == "damaged"]

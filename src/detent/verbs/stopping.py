@@ -8,7 +8,7 @@ from typing import Any
 
 
 class Stop:
-    """SIGINT and SIGTERM end the run after the current iteration; a second one ends it at once."""
+    """SIGINT and SIGTERM end the run after the current iteration; a second signal ends it immediately."""
 
     def __init__(self) -> None:
         self.signal: int | None = None

@@ -1,10 +1,11 @@
-"""`detent tasks`: list them."""
+"""`detent tasks`: list the tasks."""
 
 from __future__ import annotations
 
 import itertools
 
 from detent.errors import BadInput
+from detent.package import install_extra
 from detent.registry import nearest
 from detent.tasks import TASKS
 from detent.verbs.flags import Parser, parse
@@ -30,10 +31,10 @@ def main(argv: list[str]) -> int:
             obs, act, horizon = ("?", "?", "?") if size is None else (str(number or "-") for number in size)
             resumes = "exactly" if task.replayable else "new episodes"
             print(f"  {task.name:<44} {obs:>3}  {act:>3}  {horizon:>7}  {resumes}")
-        print(f"needs: pip install 'detent[{listed[0].extra}]'\n" if listed[0].extra else "")
+        print(f"needs: {install_extra(listed[0].extra)}\n" if listed[0].extra else "")
     print(
-        "obs, act: how many numbers; horizon: steps after which an episode is cut.\n"
-        "Also any Gymnasium id (gymnasium/ID where EnvPool has it too), and your own\n"
-        "environment as module:factory, which `detent check` looks over."
+        "obs, act: sizes of observations and actions; horizon: time limit in steps.\n"
+        "Also any Gymnasium id (gymnasium/ID if EnvPool has it too), and your own\n"
+        "environment as module:factory, which `detent check` can test."
     )
     return 0

@@ -8,26 +8,29 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from detent import configuration as c
-from detent import loggers
 from detent.algorithms import ALGORITHMS
-from detent.directory import RunDirectory
+from detent.critics import CRITICS
 from detent.errors import BadInput
 from detent.heads import HEADS
 from detent.options import flag, options_of
-from detent.presets import PRESETS
-from detent.progress import follow, rounded
-from detent.runs import Execution, execute
+from detent.runs import loggers
+from detent.runs import run as c
+from detent.runs.directory import RunDirectory
+from detent.runs.execution import Execution, execute
+from detent.runs.presets import EARLIER, PRESETS
+from detent.runs.progress import follow, rounded, say
+from detent.runs.training import Record
 from detent.tasks import find_task
-from detent.training import Record
-from detent.verbs.flags import Parser, import_flag, import_modules, positive_number
+from detent.trunks import TRUNKS
+from detent.verbs.flags import Parser, import_flag, import_modules, location, positive_number
 from detent.verbs.stopping import Stop
 
 
 def main(argv: list[str]) -> int:
+    here = os.getcwd()  # which an environment may change as soon as it is made
     first = Parser("train", add_help=False)
     import_flag(first)
-    for name, default in (("head", None), ("algo", c.DEFAULT_ALGO), ("preset", c.DEFAULT_PRESET)):
+    for name, default in {**c.Names._field_defaults, "head": None}.items():
         first.add_argument(f"--{name}", default=default)
     chosen, _ = first.parse_known_args(argv)
     import_modules(chosen.imports)
@@ -44,12 +47,18 @@ def main(argv: list[str]) -> int:
     if unknown:
         if unknown[0].startswith("--"):
             name = unknown[0].split("=")[0].removeprefix("--").replace("-", "_")
-            raise BadInput(c.unknown_option(name, chosen.head, chosen.algo))
+            raise BadInput(c.unknown_option(name, _names(chosen)))
         parser.error(f"unexpected argument {unknown[0]!r}")
     given = vars(args)
-    options = {f.name: given[f.name] for part in c.option_parts(chosen.head, chosen.algo) for f in options_of(part)}
-    run = c.Run(task, chosen.head, chosen.algo, chosen.preset, **options)
-    return carry_out(run, args.out or os.path.join("runs", run.slug), args, resume=args.resume, init=args.init_from)
+    options = {f.name: given[f.name] for part in _names(chosen).option_parts for f in options_of(part)}
+    run = c.Run(task, *_names(chosen)[1:], **options)
+    out = os.path.join(here, args.out or os.path.join("runs", run.slug))
+    init = os.path.join(here, args.init_from) if args.init_from else None
+    return carry_out(run, out, args, resume=args.resume, init=init)
+
+
+def _names(chosen: argparse.Namespace) -> c.Names:
+    return c.Names("", *(vars(chosen)[name] for name in c.Names._fields[1:]))
 
 
 def _parser(chosen: argparse.Namespace) -> Parser:
@@ -58,20 +67,24 @@ def _parser(chosen: argparse.Namespace) -> Parser:
     what = parser.add_argument_group("what to train")
     what.add_argument(
         "--head",
-        help=f"policy head: {', '.join(HEADS.names())} (default: {c.DEFAULT_HEAD}; {c.CHOOSING_HEAD} where the task's "
-        "actions are choices)",
+        help=f"policy head: {', '.join(HEADS.names())} (default: {' or '.join(c.DEFAULT_HEADS)}, whichever fits the "
+        "task)",
     )
     what.add_argument("--algo", help=f"algorithm: {', '.join(ALGORITHMS.names())} (default: {c.DEFAULT_ALGO})")
-    what.add_argument("--preset", help=f"settings: {', '.join(PRESETS)} (default: {c.DEFAULT_PRESET})")
+    what.add_argument("--trunk", help=f"network: {', '.join(TRUNKS.names())} (default: {c.DEFAULT_TRUNK})")
+    what.add_argument("--critic", help=f"value function: {', '.join(CRITICS.names())} (default: {c.DEFAULT_CRITIC})")
+    what.add_argument("--preset", help=preset_help())
     import_flag(parser)
     where = parser.add_argument_group("the run directory")
-    where.add_argument("--out", help="where to (default: runs/<task>-<algo>-<head>-<seed>)")
+    where.add_argument("--out", type=location, help="the run directory (default: runs/<task>-<algo>-<head>-<seed>)")
     where.add_argument("--resume", action="store_true", help="continue the run in --out, if there is one")
-    where.add_argument("--init-from", metavar="RUN", help="start from the parameters of another run")
+    where.add_argument("--init-from", type=location, metavar="RUN", help="start from the parameters of another run")
     execution_flags(where)
-    preset = c.checked_preset(chosen.preset, chosen.algo, chosen.head)
-    titles = (f"the head ({chosen.head})", f"the algorithm ({chosen.algo})", "the training")
-    for title, part in zip(titles, c.option_parts(chosen.head, chosen.algo), strict=True):
+    preset, names = c.preset_values(_names(chosen)), _names(chosen)
+    titles = [f"the {registry.kind} ({getattr(names, kind)})" for kind, registry in c.PARTS.items()]
+    for title, part in zip([*titles, "the training"], names.option_parts, strict=True):
+        if not any(options_of(part)):
+            continue
         group = parser.add_argument_group(title)
         for declared in options_of(part):
             default = preset.get(declared.name, declared.default)
@@ -80,12 +93,25 @@ def _parser(chosen: argparse.Namespace) -> Parser:
             extra: dict[str, Any] = {"metavar": "X"}
             if isinstance(declared.default, bool):
                 extra = {"action": argparse.BooleanOptionalAction}
-            group.add_argument(flag(declared.name), dest=declared.name, help=about + shown, **extra)
+            try:
+                group.add_argument(flag(declared.name), dest=declared.name, help=about + shown, **extra)
+                for old in declared.metadata["formerly"]:
+                    group.add_argument(flag(old), dest=declared.name, help=argparse.SUPPRESS, **extra)
+            except argparse.ArgumentError as error:
+                raise BadInput(
+                    f"{title[0].upper()}{title[1:]} has the option {flag(declared.name)}, which `detent train` has for "
+                    "something else; give it another name."
+                ) from error
     return parser
 
 
 def _shown(default: Any) -> str:
     return ",".join(map(str, default)) if isinstance(default, tuple) else str(default)
+
+
+def preset_help() -> str:
+    earlier = f"; as they were in earlier versions: {', '.join(EARLIER)}"
+    return f"settings: {', '.join(PRESETS)} (default: {c.DEFAULT_PRESET}){earlier}"
 
 
 def execution_flags(group: Any) -> None:
@@ -105,8 +131,9 @@ def execution_flags(group: Any) -> None:
 
 
 def carry_out(run: c.Run, out: str, args: argparse.Namespace, resume: bool, init: str | None = None) -> int:
-    """Train in a run directory, with everything that watches."""
-    # XLA's thread pool would only get in the way of the environments' threads: our matrices are small.
+    """Train in a run directory, with progress, loggers and signals."""
+    out = os.path.abspath(out)
+    # XLA's thread pool would only compete with the environments' threads: the matrices are small.
     os.environ.setdefault("NPROC", "1")
     stopped = Stop()
     how = Execution(
@@ -128,18 +155,19 @@ def carry_out(run: c.Run, out: str, args: argparse.Namespace, resume: bool, init
     with stopped:
         for record in records:
             last = record
-    return _told_end(RunDirectory(out), last, stopped.signal)
+    return _print_end(RunDirectory(out), last, stopped.signal)
 
 
-def _told_end(directory: RunDirectory, last: Record | None, caught: int | None) -> int:
+def _print_end(directory: RunDirectory, last: Record | None, caught: int | None) -> int:
+    """Print how the run ended, and return the exit code."""
     status = directory.status()
     if last is None:
-        print(f"{directory.path} is {status} already; there is nothing to do.")
+        say(f"{directory.path} is already {status}; there is nothing to do.")
         return 0
     value = last["rollout/ep_rew_mean"]
-    told = "no episode has ended" if value is None else f"mean return of the last 100 episodes {rounded(value)}"
-    print(f"{status} after {int(last['time/total_timesteps'] or 0):,} steps: {told}; {directory.path}")
+    result = "no episode has ended" if value is None else f"mean return of the last 100 episodes {rounded(value)}"
+    say(f"{status} after {int(last['time/total_timesteps'] or 0):,} steps: {result}; {directory.path}")
     if status == "finished":
         return 0
-    print(f"Continue with: detent resume {directory.path}")
+    say(f"Continue with: detent resume {directory.path}")
     return 3 if caught is None else 128 + caught

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 
-from detent import verification as v
-from detent.directory import RunDirectory
-from detent.verbs.flags import Parser, parse, whole_number
+from detent.options import whole_number
+from detent.runs import verification as v
+from detent.runs.directory import RunDirectory
+from detent.verbs.flags import Parser, location, parse
 
 
 def main(argv: list[str]) -> int:
@@ -15,10 +16,10 @@ def main(argv: list[str]) -> int:
         description="Execute stretches of a run again and compare every bit with what the run wrote\n"
         "down. Default: the first stretch and the last. Exit code 1: something differs.",
     )
-    parser.add_argument("run", metavar="RUN", help="a run directory; nothing in it is changed")
+    parser.add_argument("run", type=location, metavar="RUN", help="a run directory; nothing in it is changed")
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--link", metavar="N", help="the stretch that ends in this link of the hash chain")
-    which.add_argument("--sample", metavar="M", help="so many stretches, chosen at random")
+    which.add_argument("--sample", metavar="M", help="this many stretches, chosen at random")
     which.add_argument("--all", action="store_true", help="the whole run")
     parser.add_argument("--seed", metavar="N", default="0", help="seed of the choice (default: 0)")
     args = parse(parser, argv)
@@ -28,13 +29,16 @@ def main(argv: list[str]) -> int:
 
     os.environ.setdefault("NPROC", "1")  # as in training
     directory = RunDirectory(args.run)
-    run = directory.run()
+    run = directory.run(args.imports)
     found = v.stretches(directory, run)
     elsewhere = v.foreign(directory)
     if elsewhere:
         print(f"Bits may differ, because this is another machine or other versions: {elsewhere}.")
     print(f"{directory.path} has {found[-1].numbers[-1]} checkpoints, in {len(found)} stretches that can be repeated.")
-    alike = True
+    odd = v.published(directory)
+    alike = not odd
+    for sentence in odd:
+        print(f"DIFFERENT: {sentence}")
     for stretch in v.chosen(found, link, sample, args.all, seed):
         finding = v.check(directory, run, stretch)
         if elsewhere and finding.difference:
@@ -51,4 +55,4 @@ def _verdict(finding: v.Finding, elsewhere: bool) -> str:
         return f"DIFFERENT: {finding.difference}"
     if finding.notes:
         return "not identical, but the first steps and the first update agree within the tolerances"
-    return "identical" + " all the same" * elsewhere
+    return "identical" + " nevertheless" * elsewhere

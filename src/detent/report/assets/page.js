@@ -31,13 +31,13 @@
   }
   const whole = format(0), tenth = format(1), hundredth = format(2), thousandth = format(3);
   const count = (n, what) => `${whole.format(n)} ${what}${n === 1 ? "" : "s"}`;
-  /** A return with as many digits as its size asks for. */
+  /** A return, with a number of digits that suits its size. */
   function value(x) {
     if (x == null || !isFinite(x)) return "–";
     const size = Math.abs(x);
     return (size >= 1000 ? whole : size >= 10 ? tenth : size >= 1 ? hundredth : thousandth).format(x);
   }
-  /** Numbers that stand together get the digits of the largest. */
+  /** Numbers shown together have as many digits as the largest. */
   function values(...xs) {
     const size = Math.max(...xs.filter(x => x != null && isFinite(x)).map(Math.abs));
     const f = size >= 1000 ? whole : size >= 10 ? tenth : size >= 1 ? hundredth : thousandth;
@@ -157,7 +157,7 @@
     const step = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 21600, 43200, 86400].find(s => s >= high / wanted);
     return step && high > 5 ? every(0, high, step) : ticks(0, high, wanted);
   }
-  /** Axes with grid lines; gives the maps from data to pixels. */
+  /** Draw axes with grid lines; returns the maps from data to pixels. */
   function axes(s, xs, ys, xText, yText, pad = { left: 52, right: 10, top: 8, bottom: 22 }) {
     const { g, width, height } = s;
     const px = x => pad.left + (x - xs.low) / (xs.high - xs.low) * (width - pad.left - pad.right);
@@ -272,16 +272,16 @@
     const changed = () => drawCurves();
     const smooth = h("input", {
       type: "range", id: "smooth", min: 0, max: 30, value: state.smooth, "aria-label": "Smoothing",
-      oninput: () => { state.smooth = +smooth.value; told.textContent = `Smoothing: ${smoothing()}`; redraw(); },
+      oninput: () => { state.smooth = +smooth.value; label.textContent = `Smoothing: ${smoothing()}`; redraw(); },
     });
     const smoothing = () => state.smooth ? `± ${tenth.format(100 * state.smooth / GRID)}% of the axis` : "none";
-    const told = h("span", {}, `Smoothing: ${smoothing()}`);
+    const label = h("span", {}, `Smoothing: ${smoothing()}`);
     const seeds = h("input", { type: "checkbox", id: "seeds", checked: state.seeds, onchange: () => { state.seeds = seeds.checked; redraw(); } });
     $("curve-controls").replaceChildren(
       select("x", "Against", [["steps", "steps"], ["seconds", "wall-clock time"]], changed),
       select("centre", "Line", [["mean", "mean over seeds"], ["iqm", "IQM over seeds"]], redraw),
-      select("band", "Band", [["sd", "± standard deviation"], ["quartiles", "quartiles"], ["range", "least to greatest"], ["none", "none"]], redraw),
-      h("label", {}, told, smooth),
+      select("band", "Band", [["sd", "± standard deviation"], ["quartiles", "quartiles"], ["range", "minimum to maximum"], ["none", "none"]], redraw),
+      h("label", {}, label, smooth),
       h("label", { class: "line" }, seeds, "single seeds"),
     );
   }
@@ -417,28 +417,29 @@
   }
   /** An interval as a line with a dot. */
   function forest([x, low, high], least, most, v) {
-    const width = 100, at = y => 5 + (most > least ? (y - least) / (most - least) : .5) * (width - 10);
+    const width = 100, at = y => 5 + (most > least ? Math.min(1, Math.max(0, (y - least) / (most - least))) : .5) * (width - 10);
     const svg = shape("svg", { width, height: 14, "aria-hidden": "true" });
     svg.append(shape("line", { x1: 0, x2: width, y1: 7, y2: 7, stroke: "var(--rule)" }));
     if (low != null) svg.append(shape("line", { x1: at(low), x2: at(high), y1: 7, y2: 7, stroke: ink(v), "stroke-width": 3 }));
     if (x != null) svg.append(shape("circle", { cx: at(x), cy: 7, r: 4, fill: ink(v) }));
     return svg;
   }
-  function within([x, low, high]) {
+  /** An estimate with its interval, or with what an interval would need. */
+  function within([x, low, high, why]) {
     if (x == null) return "–";
     const [a, b, c] = values(x, low, high);
-    return [a, low == null ? "" : h("span", { class: "range" }, ` [${b}, ${c}]`)];
+    return [a, h("span", { class: "range" }, low == null ? (why ? ` (${why})` : "") : ` [${b}, ${c}]`)];
   }
-  /** A probability, which one run by itself does not tell. */
+  /** A probability with its interval. */
   function percent([x, low, high]) {
     const f = y => whole.format(100 * y);
-    return low == null ? "–" : [f(x), h("span", { class: "range" }, ` [${f(low)}, ${f(high)}]`)];
+    return [f(x), h("span", { class: "range" }, ` [${f(low)}, ${f(high)}]`)];
   }
   function statuses(row) {
     const parts = [];
     for (const [status, n] of Object.entries(row.statuses)) {
       if (status === "finished") continue;
-      const text = { copy: `+ ${n} with a seed that is there already`, diverged: `incl. ${n} diverged` }[status] || `+ ${n} ${status}`;
+      const text = { copy: `+ ${n} with a duplicate seed`, diverged: `incl. ${n} diverged` }[status] || `+ ${n} ${status}`;
       parts.push(" ", h("span", { class: mark(status) || "warn" }, text));
     }
     return [String(row.runs), ...parts];
@@ -466,7 +467,7 @@
     const printed = shown.some(row => row.reference);
     const body = [];
     for (const task of [...new Set(shown.map(row => row.task))]) {
-      const rows = shown.filter(row => row.task === task), ends = rows.flatMap(row => row.iqm).filter(x => x != null);
+      const rows = shown.filter(row => row.task === task), ends = rows.flatMap(row => row.iqm).filter(Number.isFinite);
       body.push(h("tr", { class: "task" }, h("td", { colspan: printed ? 9 : 8 }, task)));
       for (const row of rows) {
         const v = D.variants[row.variant], base = v.head === state.baseline;
@@ -485,9 +486,11 @@
       h("th", {}, "Verdict"), h("th", { class: "n" }, "P(better), %"));
     const parts = [
       h("p", { class: "note" }, "A run's final return is the mean of its last 10 iterations, each the mean of the last 100 training episodes. Mean and sd are over seeds, "
-        + "as in the paper. IQM: the mean of the middle half of the runs. P(better): how likely a run beats one of the baseline with the same settings. In brackets: 95% intervals. "
-        + "“Higher” or “lower” only where the interval of the difference excludes 0. Diverged runs count with what they had reached; runs that have not ended are "
-        + "named but not counted."),
+        + "as in the paper. IQM: the mean of the middle half of the runs. P(better): the probability that a run beats one of the baseline with the same settings. In brackets: 95% intervals, "
+        + "Student's t for the mean (up to 3 runs the IQM), Yuen's for the IQM of more, Welch's for the difference, Clopper and Pearson's (at least 95%) for P(better). They assume roughly "
+        + "normal returns: no interval can account for something rare that all of these few runs, or none of them, happened to find. "
+        + "The verdict is “higher” or “lower” only if the interval of the difference excludes 0. Diverged runs count with the return they had reached; runs that have not ended are "
+        + "listed but not counted."),
       shown.length ? h("div", { class: "scroll" }, h("table", { id: "comparison-table" }, h("thead", {}, head), h("tbody", {}, body))) : h("p", { class: "empty" }, "Nothing to compare."),
     ];
     const across = c.across.filter(fits);
@@ -496,7 +499,7 @@
       const canvas = h("canvas", { role: "img", "aria-label": `Performance profiles, ${key}` });
       parts.push(
         h("h3", {}, `Across ${rows[0].tasks.length} tasks (${key})`),
-        h("p", { class: "note" }, `${rows[0].tasks.join(", ")}. Scores are put on a scale where the worst run on a task is 0 and the best is 1. The profile shows which share of runs exceeds each score, with 95% bands.`),
+        h("p", { class: "note" }, `${rows[0].tasks.join(", ")}. Scores are scaled so that the worst run on a task is 0 and the best is 1. The profile shows the share of runs that exceed each score, with Clopper and Pearson's band (at least 95%) for each score separately.`),
         h("div", { class: "scroll" }, h("table", {}, h("thead", {}, h("tr", {}, ["Policy", "Runs", "IQM", "", `Minus ${state.baseline}`, "Verdict", "P(better), %"].map((t, i) => h("th", { class: [2, 4, 6].includes(i) ? "n" : null }, t)))),
           h("tbody", {}, rows.map(row => {
             const v = D.variants[row.variant];
@@ -530,7 +533,7 @@
   function drawPolicyControls() {
     const known = D.policies.filter(p => passes(D.runs[p.run]));
     const chosen = D.runs.filter(r => passes(r)), left = chosen.length - known.length;
-    const compact = chosen.some(r => r.compact) ? " Compact files hold no policies." : "";
+    const compact = chosen.some(r => r.compact) ? " Compact files contain no policies." : "";
     if (!known.length) {
       $("policy-controls").replaceChildren(h("p", { class: "empty" }, "No run that passes the filters has a policy to show." + compact));
       $("policy").replaceChildren();
@@ -542,16 +545,16 @@
     const p = known[names.indexOf(state.policy)];
     state.observation = Math.min(state.observation, p.observations);
     const about = () => state.observation ? `Observation ${state.observation} of ${p.observations}` : `Average over ${p.observations} observations`;
-    const told = h("span", {}, about());
+    const label = h("span", {}, about());
     const slider = h("input", {
       type: "range", id: "observation", min: 0, max: p.observations, value: state.observation, "aria-label": "Observation; 0 is the average",
-      oninput: () => { state.observation = +slider.value; told.textContent = about(); for (const d of dimensions) drawDimension(d); },
+      oninput: () => { state.observation = +slider.value; label.textContent = about(); for (const d of dimensions) drawDimension(d); },
     });
     $("policy-controls").replaceChildren(
       select("policy", "Run", known.map(q => { const r = D.runs[q.run]; return [r.name, `${r.task} · ${variant(r).label} · seed ${r.seed} (${r.name})`]; }), () => { state.observation = 0; drawPolicyControls(); }),
-      h("label", {}, told, slider),
+      h("label", {}, label, slider),
       h("p", { class: "note" }, "The probability of each action, dimension by dimension, at observations from the end of training. Dotted lines: the environment's bounds. "
-        + (p.kind === "normal" ? "What a Gaussian draws beyond them is cut when the policy acts. " : "") + (left > 0 ? `${count(left, "run")} of those chosen ${left === 1 ? "is" : "are"} not in the list: no policy yet, or too many to show.` + compact : "")));
+        + (p.kind === "normal" ? "Gaussian samples beyond them are clipped when the policy acts. " : "") + (left > 0 ? `${count(left, "run")} of those chosen ${left === 1 ? "is" : "are"} not in the list: no policy yet, or too many to show.` + compact : "")));
     dimensions = p.low.map((_, d) => {
       const canvas = h("canvas", { role: "img", "aria-label": `Distribution of action dimension ${d + 1}` });
       return { p, d, canvas, figure: h("figure", {}, h("figcaption", {}, h("span", {}, `action ${d + 1}`)), canvas) };
@@ -631,7 +634,7 @@
     ["preset", "Preset", r => variant(r).preset], ["seed", "Seed", r => r.seed, 1], ["final", "Final return", r => r.final, 1], ["steps", "Steps", r => r.steps, 1],
     ["rate", "Steps/s", r => r.seconds ? r.steps / r.seconds : null, 1], ["seconds", "Wall time", r => r.seconds, 1], ["status", "Status", r => r.status],
   ];
-  function told(run) {
+  function status(run) {
     const silent = run.updated ? D.generated - run.updated : 0;
     const more = run.status === "running" ? ` ${run.asked ? `${Math.min(100, Math.floor(100 * run.steps / run.asked))}%` : ""}${silent > 600 ? `, silent for ${duration(silent)}` : ""}` : "";
     return h("span", { class: mark(run.status), title: run.why }, run.status + more);
@@ -660,7 +663,7 @@
         }, `${open ? "▾" : "▸"} ${run.name}`)),
         h("td", {}, run.task), h("td", {}, v.algo), h("td", {}, v.head), h("td", {}, v.preset), h("td", { class: "n" }, String(run.seed)),
         h("td", { class: "n" }, value(run.final)), h("td", { class: "n" }, whole.format(run.steps)),
-        h("td", { class: "n" }, run.seconds ? whole.format(run.steps / run.seconds) : "–"), h("td", { class: "n" }, run.seconds ? duration(run.seconds) : "–"), h("td", {}, told(run)));
+        h("td", { class: "n" }, run.seconds ? whole.format(run.steps / run.seconds) : "–"), h("td", { class: "n" }, run.seconds ? duration(run.seconds) : "–"), h("td", {}, status(run)));
       return open ? [row, details(run)] : [row];
     });
     const go = by => () => { state.page += by; drawRuns(); };
@@ -686,9 +689,9 @@
     document.title = $("title").textContent = D.title;
     const by = {};
     for (const r of D.runs) by[r.status] = (by[r.status] || 0) + 1;
-    const told = Object.entries(by).sort().map(([status, n]) => `${whole.format(n)} ${status}`).join(", ");
-    $("about").replaceChildren(`${count(D.runs.length, "run")} (${told}), as of ${new Date(D.generated * 1000).toLocaleString("sv-SE")}`,
-      D.live ? h("span", { id: "live" }, "; refreshes itself") : "");
+    const counts = Object.entries(by).sort().map(([status, n]) => `${whole.format(n)} ${status}`).join(", ");
+    $("about").replaceChildren(`${count(D.runs.length, "run")} (${counts}), as of ${new Date(D.generated * 1000).toLocaleString("sv-SE")}`,
+      D.live ? h("span", { id: "live" }, "; updates automatically") : "");
   }
   function drawAll() { drawCurves(); drawComparison(); drawPolicyControls(); drawRuns(); }
   function start() { drawHeader(); drawFilters(); drawCurveControls(); drawAll(); }
@@ -697,8 +700,8 @@
     try {
       const answer = await fetch(`data.json?version=${D.version}`);
       if (answer.status === 200) { D = await answer.json(); start(); }
-      else if ($("live")) $("live").textContent = answer.ok ? "; refreshes itself" : "; the server has a problem";
-    } catch { if ($("live")) $("live").textContent = "; the server has gone"; }
+      else if ($("live")) $("live").textContent = answer.ok ? "; updates automatically" : "; the server has a problem";
+    } catch { if ($("live")) $("live").textContent = "; the server has stopped"; }
     setTimeout(follow, 2000);
   }
 

@@ -1,6 +1,6 @@
 """OpenAI's Roboschool (v1) on pybullet: its robots, rewards, starts and observations, with batched queries of Bullet.
 
-Roboschool needs Python 3.7 and a fork of Bullet; these tasks need neither. Its models lie in `pybullet_data`.
+Roboschool needs Python 3.7 and a fork of Bullet; these tasks need neither. Its models are in `pybullet_data`.
 docs/tasks.md says what is the same and what is not.
 """
 

@@ -25,7 +25,7 @@ STANDING, ON_ITS_FRONT, ON_ITS_BACK = Start(1.4, 0.0), Start(0.45, math.pi / 2),
 
 
 class Humanoid(Walker):
-    """A humanoid with 17 joints that begins in the air, facing the target within π/16; over when its torso is low."""
+    """A humanoid with 17 joints that starts in the air, facing the target within π/16; ends when its torso is low."""
 
     size = Size(44, 17, 1000)
     model = "humanoid_symmetric.xml"
@@ -99,18 +99,18 @@ class HumanoidFlagrun(Humanoid):
 
 
 class HumanoidFlagrunHarder(HumanoidFlagrun):
-    """The flag run for a humanoid that is shot at and often begins on the ground.
+    """The flag run for a humanoid that is shot at and often starts on the ground.
 
-    Starts: standing, on its front, on its back. The one it fails more often comes more often: p(start) is proportional
-    to 1 - survived / (1 + seen) over the last ten episodes that began so, where to survive is to be truncated. This is
-    the one thing in these tasks that earlier episodes have a say in; `reset(seed=...)` does not bring it back.
+    Starts: standing, on its front, on its back. A start that it fails more often is used more often: p(start) is
+    proportional to 1 - survived / (1 + seen) over the last ten episodes with that start, where survived means
+    truncated. This is all in these tasks that depends on earlier episodes; `reset(seed=...)` does not restore it.
 
-    Every 30 steps after the hundredth a cube of 1.2 kg is thrown at a robot that is not and was not lately on the
-    ground. An episode that began standing is over when the torso is below 0.8 m; another, when the torso has been
-    there 170 steps longer than above.
+    Every 30 steps after the hundredth a cube of 1.2 kg is thrown at the robot, unless it is or recently was on the
+    ground. An episode that started standing ends when the torso is below 0.8 m; any other, when the torso has been
+    below for 170 steps more than above.
 
     Alive: 0.5 + 1.5 clip(0.7 torso height + 0.3 pelvis height, 0, 0.7) / 0.7, of which progress also has 100 times the
-    increase. Way made below 0.8 m is no progress, and is not lost when the robot stands up.
+    increase. Distance covered below 0.8 m is no progress, and is not lost when the robot stands up.
     """
 
     STARTS = (STANDING, ON_ITS_FRONT, ON_ITS_BACK)
@@ -141,7 +141,7 @@ class HumanoidFlagrunHarder(HumanoidFlagrun):
         """Potential of the flag gained or lost below `LOW`."""
 
     def _alive(self, height: float) -> float:
-        frame = self.frame - 1  # Roboschool counts a step after it asked
+        frame = self.frame - 1  # Roboschool counts the step afterwards
         if frame % 30 == 0 and frame > 100 and self.low_steps == 0:
             self._shoot()
         if height < self.LOW:

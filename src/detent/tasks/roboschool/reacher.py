@@ -14,7 +14,7 @@ from detent.tasks.roboschool.world import SPEED_SCALE, Observation, Parts, Robos
 
 
 class ReacherRewards(NamedTuple):
-    """What the reward of a step is the sum of."""
+    """The terms of a step's reward."""
 
     progress: float
     electricity: float
@@ -22,11 +22,11 @@ class ReacherRewards(NamedTuple):
 
 
 class Reacher(Roboschool):
-    """An arm with two joints whose fingertip is to reach a target, in a plane and without gravity.
+    """An arm with two joints whose fingertip must reach a target, in a plane and without gravity.
 
     Observation: target x, y; fingertip - target x, y; cos and sin of the central angle and its speed; the elbow's angle
-    as a share of its limit, and its speed. Reward: 100 times the decrease of the distance, less electricity, less 0.1
-    when the elbow is at its limit.
+    as a fraction of its limit, and its speed. Reward: 100 times the decrease of the distance, less electricity, less
+    0.1 when the elbow is at its limit.
     """
 
     size = Size(9, 2, 150)

@@ -15,7 +15,7 @@ from detent.tasks.roboschool.world import SPEED_SCALE, Observation, Parts, Robos
 
 
 class WalkerRewards(NamedTuple):
-    """What the reward of a step is the sum of."""
+    """The terms of a step's reward."""
 
     alive: float
     progress: float
@@ -41,13 +41,13 @@ class Walker(Roboschool):
     feet: ClassVar[tuple[str, ...]]
     power: ClassVar[float]
     strengths: ClassVar[Mapping[str, float]] = {}
-    """Of joints that are not 100 strong; a joint's largest torque is `power` x strength."""
+    """Strengths of joints, if not 100; a joint's largest torque is `power` x strength."""
     work_cost = -2.0
     stall_cost = -0.1
     joint_at_limit_cost: ClassVar[float] = -0.2
     foot_collision_cost: ClassVar[float] = -1.0
     start_height: ClassVar[float | None] = None
-    """What heights are shown relative to; None for the height at the reset."""
+    """The height that observed heights are relative to; None for the height at the reset."""
 
     def _load(self, world: World) -> None:
         [self._floor] = world.load("ground_plane.xml")
@@ -70,7 +70,7 @@ class Walker(Roboschool):
         self._release(self._robot, ignored + self._joints)
 
     def _forget_contacts(self) -> None:
-        # Torso and floor collide anyway; to say so drops what is known of all pairs these two bodies are part of.
+        # Torso and floor collide anyway; saying so makes Bullet forget all contact pairs of these two bodies.
         self.world.setCollisionFilterPair(self._robot, self._floor, -1, -1, 1)
 
     def _begin(self) -> Observation:
@@ -105,11 +105,11 @@ class Walker(Roboschool):
         return observation, sum(self.rewards), terminated, truncated, {}
 
     def _look(self) -> None:
-        """Ask Bullet where everything is."""
+        """Query Bullet for the state of the robot."""
         world, robot = self.world, self._robot
         joints = np.array([value for state in world.getJointStates(robot, self._joints) for value in state[:2]])
         self._shown_joints = ((joints - self._joint_middle) * self._joint_scale).astype(np.float32)
-        # The position of links is asked for with forward kinematics because joints may just have been put elsewhere.
+        # Forward kinematics must be recomputed, because joints may just have been moved.
         self._link_states = states = world.getLinkStates(robot, self._links, self._torso >= 0, 1)
         if self._torso < 0:
             torso, orientation = world.getBasePositionAndOrientation(robot)
@@ -123,7 +123,7 @@ class Walker(Roboschool):
         self.roll, self.pitch, self.yaw = roll_pitch_yaw(*orientation)
 
     def _observe(self) -> Observation:
-        """What the robot sees of what was looked at."""
+        """The observation, from the state last queried."""
         ahead, aside = self.target[0] - self.position[0], self.target[1] - self.position[1]
         self._distance = math.hypot(ahead, aside)
         angle = math.atan2(aside, ahead) - self.yaw
@@ -142,7 +142,7 @@ class Walker(Roboschool):
         return -self._distance / self.dt
 
     def _touch(self) -> int:
-        """See which feet touch the floor; how many touch anything else?"""
+        """Record which feet touch the floor, and return how many touch anything else."""
         on_floor: set[int] = set()
         on_others: set[int] = set()
         for point in self.world.getContactPoints(self._robot):
@@ -169,7 +169,7 @@ class Walker(Roboschool):
 
 
 class Ant(Walker):
-    """Four legs with two joints each; over when the torso comes near the ground."""
+    """Four legs with two joints each; the episode ends when the torso comes near the ground."""
 
     size = Size(28, 8, 1000)
     model = "ant.xml"
@@ -181,7 +181,7 @@ class Ant(Walker):
 
 
 class Walker2d(Walker):
-    """Two legs that move in a plane; over when the torso is low or leans too much."""
+    """Two legs that move in a plane; the episode ends when the torso is low or leans too much."""
 
     size = Size(22, 6, 1000)
     model = "walker2d.xml"
@@ -194,7 +194,7 @@ class Walker2d(Walker):
 
 
 def roll_pitch_yaw(x: float, y: float, z: float, w: float) -> tuple[float, float, float]:
-    """The angles of a quaternion, turned by about x, then y, then z."""
+    """The angles of a quaternion's rotation about x, then y, then z."""
     xx, yy, zz, ww = x * x, y * y, z * z, w * w
     roll = math.atan2(2 * (y * z + x * w), zz + ww - xx - yy)
     pitch = math.asin(min(max(2 * (y * w - x * z) / (xx + yy + zz + ww), -1.0), 1.0))

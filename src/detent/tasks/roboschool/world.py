@@ -1,4 +1,4 @@
-"""What the tasks share: a Bullet simulation, and an environment in it that begins every episode alike."""
+"""What the tasks share: a Bullet simulation, and an environment whose episodes all start from the same world."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import numpy as np
 from gymnasium.spaces import Box
 from numpy.typing import NDArray
 
-from detent.extras import needed
+from detent.package import import_optional
 from detent.tasks import Size
 
 Observation = NDArray[np.float32]
@@ -30,7 +30,7 @@ SPEED_SCALE = 0.1
 
 @contextlib.contextmanager
 def silent_import(module: str) -> Iterator[None]:
-    """Hide what C code says on stderr while `module` is imported for the first time: pybullet, when it was built."""
+    """Hide what C code prints to stderr when `module` is first imported; pybullet prints its build time."""
     if module in sys.modules:
         yield
         return
@@ -45,11 +45,11 @@ def silent_import(module: str) -> Iterator[None]:
 
 
 class World:
-    """A Bullet simulation of its own. Its attributes are pybullet's, the functions bound to it."""
+    """A separate Bullet simulation. Its attributes are those of pybullet, with functions bound to this simulation."""
 
     def __init__(self) -> None:
         with silent_import("pybullet"):
-            self._bullet = needed("pybullet", "roboschool")
+            self._bullet = import_optional("pybullet", "roboschool")
         self._client: int = self._bullet.connect(self._bullet.DIRECT)
         self.close = weakref.finalize(self, self._bullet.disconnect, self._client)
 
@@ -82,7 +82,7 @@ class Parts:
 
 
 class Roboschool(gymnasium.Env[Observation, NDArray[np.float32]], ABC):
-    """What the tasks share: a world that every reset brings back to how it was loaded, and a camera.
+    """Base class of the tasks: a world that every reset restores to its state when loaded, and a camera.
 
     The episode is truncated after `max_episode_steps` steps.
     """
@@ -90,7 +90,7 @@ class Roboschool(gymnasium.Env[Observation, NDArray[np.float32]], ABC):
     metadata = {"render_modes": ["rgb_array"], "render_fps": 60}  # noqa: RUF012  as Gymnasium has it
     size: ClassVar[Size]
     bound: ClassVar[float] = np.inf
-    """Of what an observation shows."""
+    """Bound of the observations."""
     gravity: ClassVar[float] = 9.8
     substeps: ClassVar[int] = 4
     dt: ClassVar[float] = 0.0165
@@ -115,7 +115,7 @@ class Roboschool(gymnasium.Env[Observation, NDArray[np.float32]], ABC):
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Observation, dict[str, Any]]:
         super().reset(seed=seed, options=options)
-        # Nothing of an earlier episode may be left, and loading the world again would take as long as twenty steps.
+        # Nothing of an earlier episode may remain, and loading the world again would take as long as twenty steps.
         self._forget_contacts()
         self.world.restoreState(self._loaded)
         self.frame = 0
@@ -142,10 +142,10 @@ class Roboschool(gymnasium.Env[Observation, NDArray[np.float32]], ABC):
         self.world.close()
 
     def _build(self) -> None:
-        """Make the world anew."""
+        """Build the world from scratch."""
         world = self.world
-        # The usual broadphase is a tree whose shape depends on everything that ever moved in it, and with it the order
-        # of contacts, and with that the last bits. The simple one has no memory, and is as fast for so few bodies.
+        # The usual broadphase is a tree whose shape depends on everything that ever moved in it, and hence so do the
+        # order of contacts and the last bits. The simple one has no memory, and is as fast for so few bodies.
         world.resetSimulation(world.RESET_USE_SIMPLE_BROADPHASE)
         world.setGravity(0, 0, -self.gravity)
         world.setPhysicsEngineParameter(
@@ -153,8 +153,8 @@ class Roboschool(gymnasium.Env[Observation, NDArray[np.float32]], ABC):
             numSubSteps=self.substeps,
             numSolverIterations=5,
             contactERP=0.9,
-            # Roboschool says nothing of these two; both make results reproducible. Bullet would end its iterations
-            # early by a residual that was seen to depend on what memory happened to hold.
+            # Roboschool does not set these two; both make results reproducible. Otherwise Bullet ends its iterations
+            # early according to a residual that was seen to depend on the contents of uninitialised memory.
             deterministicOverlappingPairs=1,
             solverResidualThreshold=0,
         )
@@ -169,11 +169,11 @@ class Roboschool(gymnasium.Env[Observation, NDArray[np.float32]], ABC):
         self.frame += 1
 
     def _release(self, body: int, joints: Sequence[int]) -> None:
-        """Switch off the brakes that Bullet gives to every joint."""
+        """Switch off the brakes that Bullet puts on every joint."""
         self.world.setJointMotorControlArray(body, joints, self.world.POSITION_CONTROL, forces=[0.0] * len(joints))
 
     def _pose(self, body: int, joints: Sequence[int], positions: NDArray[np.float64]) -> None:
-        """Put joints at positions, at rest."""
+        """Place joints at these positions, at rest."""
         self.world.resetJointStatesMultiDof(body, joints, positions[:, None].tolist(), [[0.0]] * len(joints))
 
     def _forget_contacts(self) -> None:
@@ -193,5 +193,5 @@ class Roboschool(gymnasium.Env[Observation, NDArray[np.float32]], ABC):
 
 
 def clipped(values: NDArray[np.float32], bound: float) -> NDArray[np.float32]:
-    """`np.clip` without what it does besides."""
+    """`np.clip` without its overhead."""
     return np.minimum(np.maximum(values, -bound), bound)
