@@ -1225,21 +1225,17 @@ def test_the_best_policy_of_a_forgotten_iteration_is_dropped(improving, tmp_path
 
 
 def test_a_run_of_many_records_is_read(tmp_path):
-    """More than 101,000 records were once too large to be one run's; the cost is linear."""
-    out, took = write_run(tmp_path / "run", [1.0, 2.0]), {}
+    """More than 101,000 records were once too large to be one run's (`benchmarks/report.py` measures the cost)."""
+    out, count = write_run(tmp_path / "run", [1.0, 2.0]), 110_000
     record = json.loads((out / "records.jsonl").read_text().splitlines()[0])
     more = {f"train/number_{i}": 0.123456789012345 + i for i in range(14)}
     text = json.dumps(record | more).replace('"time/iterations": 1, "time/total_timesteps": 100', "%s")
-    for count in (11_000, 110_000):
-        with open(out / "records.jsonl", "w") as file:
-            for i in range(1, count + 1):
-                file.write(text % f'"time/iterations": {i}, "time/total_timesteps": {2048 * i}' + "\n")
-        began = time.process_time()
-        (found,) = report.load_runs([out])
-        took[count] = time.process_time() - began
-        assert (found.status, found.steps, found.curve.steps.size) == ("finished", 2048 * count, count)
+    with open(out / "records.jsonl", "w") as file:
+        for i in range(1, count + 1):
+            file.write(text % f'"time/iterations": {i}, "time/total_timesteps": {2048 * i}' + "\n")
+    (found,) = report.load_runs([out])
+    assert (found.status, found.steps, found.curve.steps.size) == ("finished", 2048 * count, count)
     assert (out / "records.jsonl").stat().st_size > 2**26
-    assert took[110_000] < 30 * took[11_000]
     assert RunDirectory(out).odd_record(count) is None
     RunDirectory(out).forget_after(100_001)
     assert RunDirectory(out).odd_record(100_001) is None
