@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from detent.schemas import (
     OBJECT,
     REASON,
     WHOLE,
+    WORD,
     Field,
     Schema,
     is_number,
@@ -24,6 +25,7 @@ from detent.schemas import (
     is_whole,
     is_word,
     optional,
+    or_null,
 )
 
 FILE = "study.json"
@@ -62,6 +64,16 @@ FRESH = Schema(
     },
 )
 YARDSTICK = Schema("a yardstick", dict.fromkeys(("mean", "distance"), Field(is_number, "a number")))
+
+
+def _are(schema: Schema) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, list) and all(one in schema for one in value)
+
+
+def _are_shares(value: Any) -> bool:
+    return is_object(value) and all(map(is_number, value.values()))
+
+
 STUDY = Schema(
     "a study",
     {
@@ -69,14 +81,10 @@ STUDY = Schema(
         "settings": OBJECT,
         "asked": WHOLE,
         "yardsticks": Field(lambda v: is_object(v) and all(one in YARDSTICK for one in v.values()), "yardsticks"),
-        "trials": Field(
-            lambda value: isinstance(value, list) and all(one in TRIAL for one in value), "a list of trials"
-        ),
-        "importances": Field(
-            lambda v: v is None or (is_object(v) and all(map(is_number, v.values()))), "shares or null"
-        ),
-        "fresh": Field(lambda value: value is None or value in FRESH, "a check on fresh seeds or null"),
-        "flags": optional(Field(is_word, "a text of one line")),
+        "trials": Field(_are(TRIAL), "a list of trials"),
+        "importances": Field(or_null(_are_shares), "an object of shares or null"),
+        "fresh": Field(or_null(FRESH.__contains__), "a check on fresh seeds or null"),
+        "flags": optional(WORD),
     },
 )
 
@@ -121,8 +129,8 @@ def fresh_tasks(fresh: Mapping[str, Any]) -> list[FreshTask]:
 def fresh_score(study: Mapping[str, Any]) -> Interval:
     """The winner's mean return less the default settings', in units of the yardsticks, averaged over tasks."""
     fresh, units = study["fresh"], {task: one["distance"] for task, one in study["yardsticks"].items()}
-    scaled = [[[x / units[task] for x in fresh[who][task]] for task in units] for who in ("best", "default")]
-    return statistics.difference(*scaled)
+    best, default = ([[x / units[t] for x in fresh[who][t]] for t in units] for who in ("best", "default"))
+    return statistics.difference(best, default)
 
 
 def best_of(study: Mapping[str, Any]) -> dict[str, Any] | None:

@@ -1,13 +1,14 @@
 """What is better: returns on several tasks as one number.
 
-Trial 0 is the default settings. Its runs are the yardstick of each task: m, their mean final return, and d, the distance
-between the lowest and the highest return on their learning curves. The score of a trial with mean final return r is
+Trial 0 is the default settings. Its runs are the yardstick of each task: m is their mean final return, and d the
+distance between the lowest and the highest return on their learning curves. The score of a trial with mean final return
+r is
 
     mean over tasks of asinh((r - m) / d)
 
-so 0 is as good as the default settings, whatever the sign or the unit of a task's returns. d is not |m|, which may be 0,
-nor the gain from the first return to the last, which may be 0 or negative where the default settings do not learn. Near
-0, asinh(x) is x; far from 0 it grows like a logarithm, so one task on which the default settings fail, or a trial
+so 0 is as good as the default settings, whatever the sign or the unit of a task's returns. d is not |m|, which may be
+0, nor the gain from the first return to the last, which may be 0 or negative where the default settings do not learn.
+Near 0, asinh(x) is x; far from 0 it grows like a logarithm, so one task on which the default settings fail, or a trial
 diverges, does not outvote all others.
 """
 

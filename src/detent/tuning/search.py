@@ -3,10 +3,10 @@
     for found in search(study, 40, Path("tunes/first"), carry_out):
         print(found.best)
 
-One process decides everything, with Optuna. What a batch tries is a function of the seed of the search and of the trials
-before the batch, so it does not matter how many runs go on at a time or in which order they end. And nothing about an
-unfinished trial has to be remembered: after `kill -9`, the same command asks for the same batch, finds its runs, and
-continues them.
+One process decides everything, with Optuna. What a batch tries is a function of the seed of the search and of the
+trials before the batch, so it does not matter how many runs go on at a time or in which order they end. And nothing
+about an unfinished trial has to be remembered: after `kill -9`, the same command asks for the same batch, finds its
+runs, and continues them.
 """
 
 from __future__ import annotations
