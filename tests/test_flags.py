@@ -75,6 +75,7 @@ COMMANDS = {
     # Whatever is changed here is refused at last: by a directory that is not empty, or a run that is nowhere.
     "train": [(["probe/action"], ["--init-from=nowhere", "--out=full"])],
     "sweep": [([], ["--task=probe/action", "--out=sweep", "--dry-run"]), (["sweep.toml"], ["--dry-run"])],
+    "tune": [(["probe/action"], ["--dry-run"])],
     "resume": [(["run"], ["--quiet"])],
     "verify": [(["run"], ["--link=1000"]), (["nowhere"], [])],
     "eval": [(["bare"], [])],

@@ -19,6 +19,7 @@ from detent.verbs.flags import Parser
 VERBS = {
     "train": "train a policy on a task",
     "sweep": "train many policies: grids, random draws, Ray",
+    "tune": "search for good settings",
     "resume": "continue or extend a run",
     "verify": "execute a run again and compare the bits",
     "eval": "play episodes with a trained policy",

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 
@@ -41,6 +44,20 @@ class Diverged(DetentError):
     """Training produced a loss or parameters that are not finite. This is a result, not a crash."""
 
     exit_code = 3
+
+
+@contextmanager
+def in_file(file: str | None) -> Iterator[None]:
+    """Make errors in a TOML file name the file, and its keys instead of flags."""
+    try:
+        yield
+    except NeedsImport:
+        raise
+    except BadInput as error:
+        if file is None:
+            raise
+        text = re.sub(r"(?<!\w)--([a-z][a-z-]*)", lambda found: found[1].replace("-", "_"), str(error))
+        raise BadInput(f"{file}: {text}") from error
 
 
 LONGEST = 120

@@ -12,6 +12,7 @@ import os
 import re
 import secrets
 import stat
+import tomllib
 from collections.abc import Container, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -164,6 +165,20 @@ def read_json(path: Path, schema: Schema = ANY, largest: int = LARGEST_OBJECT) -
     """The JSON object in a file, if it is what it should be."""
     with _readable(path, largest) as file:
         return parsed(path, file.read(largest), schema)
+
+
+def read_toml(path: Path, what: str) -> dict[str, Any]:
+    """The tables of a file that a user wrote; a path that cannot be read is the user's mistake (`errors.in_file`)."""
+    try:
+        with open(path, "rb") as file:
+            data = file.read(LARGEST_OBJECT + 1)  # not by its size: a pipe or a device has none
+        if len(data) > LARGEST_OBJECT:
+            raise BadInput(f"{what} must be smaller than 1 MB.")
+        return tomllib.loads(data.decode())
+    except OSError as error:
+        raise BadInput(f"cannot be read: {error.strerror}.") from error
+    except (ValueError, RecursionError) as error:
+        raise BadInput(f"this is not valid TOML: {error}.") from error
 
 
 def read_lines(path: Path, schema: Schema) -> Iterator[dict[str, Any]]:

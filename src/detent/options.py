@@ -13,6 +13,7 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from detent.draws import Draw
 from detent.errors import BadInput, quoted
 
 FREE_OPTIONS = ("workers", "threads", "env_timeout", "on_env_error", "max_env_restarts")
@@ -38,16 +39,18 @@ def option(
     above: float | None = None,
     at_most: float | None = None,
     choices: tuple[str, ...] | None = None,
+    search: Draw | None = None,
 ) -> Any:
     """A dataclass field that appears as a command-line flag, with its help and its range.
 
     Give `baseline` if it differs from the default: when a default changes, or when an option is added to something that
     already exists. `formerly` lists the option's old names, which files may still use. `instead_of` names an option of
-    the same part that sets the same thing; only one of the two may differ from its baseline.
+    the same part that sets the same thing; only one of the two may differ from its baseline. `search` is the range in
+    which `detent tune` looks for good values (`detent.draws`); without it, an option is searched only if a user asks.
     """
     limits = {"at_least": at_least, "above": above, "at_most": at_most, "choices": choices}
     aging = {"baseline": default if baseline is Unset else baseline, "formerly": formerly, "instead_of": instead_of}
-    return dataclasses.field(default=default, metadata={"help": help, "limits": limits, **aging})
+    return dataclasses.field(default=default, metadata={"help": help, "limits": limits, "search": search, **aging})
 
 
 def options_of(configurable: Any) -> tuple[dataclasses.Field[Any], ...]:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from detent.algorithms import ALGORITHMS, Algorithm
 from detent.critics import CRITICS, Critic
-from detent.errors import BadInput, NeedsImport, quoted
+from detent.errors import BadInput, NeedsImport, in_file, quoted
 from detent.heads import HEADS, Head, accepts, defaults
 from detent.options import (
     FREE_OPTIONS,
@@ -28,7 +28,7 @@ from detent.options import (
 )
 from detent.registry import Registry, nearest
 from detent.runs.identity import as_json, identity, version_of, written_names
-from detent.runs.presets import EARLIER, preset_options
+from detent.runs.presets import EARLIER, is_file, label, preset_options
 from detent.tasks import Factory, Task, find_task, gymnasium_task
 from detent.trunks import TRUNKS, Trunk
 
@@ -139,7 +139,8 @@ class Run:
         names = Names(task.name, head, algo, preset, trunk, critic)
         renamed = old_names(names.option_parts)
         given = {renamed.get(name, name): value for name, value in options.items() if value is not None}
-        self._make(task, names, preset_values(names) | displaced(names, given) | given)
+        values = preset_values(names) | displaced(names, given) | given
+        self._make(task, names._replace(preset=label(preset)), values)
 
     def _make(self, task: Task, names: Names, values: Mapping[str, Any]) -> None:
         """Fill in the fields; options without a value get their defaults."""
@@ -299,8 +300,24 @@ def preset_values(names: Names, earlier: bool = False) -> dict[str, Any]:
     their defaults may have changed since.
     """
     baselines = {f.name: f.metadata["baseline"] for part in names.option_parts for f in options_of(part)}
-    table = {k: v for k, v in preset_options(names.preset, names.algo, names.head).items() if k in baselines}
+    options = preset_options(names.preset, names.algo, names.head)
+    if is_file(names.preset):
+        options = _checked(options, names)
+    table = {name: value for name, value in options.items() if name in baselines}
     return table if not earlier and names.preset not in EARLIER else baselines | table
+
+
+def _checked(options: Mapping[str, Any], names: Names) -> dict[str, Any]:
+    """The options of a preset file by today's names; one that no part has, or a value that fits none, is refused."""
+    every = [part for registry in PARTS.values() for part in map(registry.get, registry.names())] + [Settings]
+    renamed, known = old_names(every), {f.name for part in every for f in options_of(part)}
+    todays = {renamed.get(name, name): value for name, value in options.items()}
+    with in_file(names.preset):
+        for name in todays:
+            if name not in known:
+                raise BadInput(unknown_option(name, names))
+        own = {f.name: f for part in names.option_parts for f in options_of(part)}
+        return {name: coerced(own[name], value) for name, value in todays.items() if name in own}
 
 
 def displaced(names: Names, given: Mapping[str, Any]) -> dict[str, Any]:

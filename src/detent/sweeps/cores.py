@@ -41,6 +41,7 @@ def sweep(
     nice: int = 0,
     imports: Sequence[str] = (),
     checkpoint_seconds: float = 60.0,
+    until: int | None = None,
     stop: Stop = lambda: None,
 ) -> Iterator[Event]:
     """Carry out the runs that have not ended, each in `<out>/<its name>`, and yield their events.
@@ -48,12 +49,13 @@ def sweep(
     `jobs` run at a time (default: one per core) or, with `ray`, the address of a cluster ("local" for a temporary one),
     as many as it has processors. Finished and diverged runs are skipped, others resumed. A run that fails does not end
     the sweep; one whose process dies is retried up to `RETRIES` times. `imports` are modules that register tasks.
+    With `until`, runs stop after that many steps, and another call without it continues them.
     When `stop` returns a reason, or the iterator is closed, the runs stop after their current iteration, resumable.
     Nothing is checked or started until you iterate.
     """
     place = Path(out).absolute()
     named = by_name(runs, place)
-    todo = {name: job_of(name, run, imports, checkpoint_seconds) for name, run in named.items()}
+    todo = {name: job_of(name, run, imports, checkpoint_seconds, until) for name, run in named.items()}
     _refuse_others(place)
     with locked(place, "carrying out a sweep"):
         before = {name: event for name in named if (event := event_before(place, todo[name]))}

@@ -14,7 +14,7 @@ from detent.runs.progress import Patient, clock, rounded, short
 from detent.sweeps.job import Event
 
 
-def follow_sweep(events: Iterator[Event], total: int, steps: int) -> Iterator[Event]:
+def follow_sweep(events: Iterator[Event], total: int, steps: int, title: str = "sweep") -> Iterator[Event]:
     """Pass the events of a sweep of so many runs and steps on, showing how far it is: one line in all and one per run
     under way in a terminal, elsewhere a line per run that has ended."""
     tally, watched = _Tally(total, steps), Patient(sys.stderr)
@@ -32,7 +32,7 @@ def follow_sweep(events: Iterator[Event], total: int, steps: int) -> Iterator[Ev
         console=Console(file=watched),  # type: ignore[arg-type]
     )
     with bar:
-        whole = bar.add_task("sweep", total=steps, text=tally.summary())
+        whole = bar.add_task(title, total=steps, text=tally.summary())
         lines: dict[str, TaskID] = {}
         for event in events:
             tally.add(event)

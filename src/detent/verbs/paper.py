@@ -12,6 +12,7 @@ from detent.options import whole_number
 from detent.paper.experiments import Experiment, experiments, find
 from detent.paper.measuring import measure
 from detent.paper.showing import show
+from detent.runs.presets import is_file
 from detent.verbs.flags import Parser, location, parse
 from detent.verbs.sweep import MANY_RUNS, ask, carry_out, sweep_flags
 
@@ -71,6 +72,8 @@ def _run(argv: list[str]) -> int:
     args = parse(parser, argv)
     out = os.path.abspath(args.out)  # an environment may change the current directory
     found = find(args.name)
+    if any(is_file(preset) for preset in args.preset):
+        raise BadInput("`detent paper` runs presets that Detent has; to train with a preset file, use `detent sweep`.")
     code = 0
     for experiment in found:
         if experiment.measure:

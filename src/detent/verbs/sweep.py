@@ -70,7 +70,7 @@ def _parser() -> Parser:
         ("algo", ALGORITHMS.names(), c.DEFAULT_ALGO),
         ("trunk", TRUNKS.names(), c.DEFAULT_TRUNK),
         ("critic", CRITICS.names(), c.DEFAULT_CRITIC),
-        ("preset", [*PRESETS, *EARLIER], c.DEFAULT_PRESET),
+        ("preset", [*PRESETS, *EARLIER, "FILE.toml"], c.DEFAULT_PRESET),
     ):
         about = f"{', '.join(known)} (default: {default})" if known else "names (see `detent tasks`) or module:factory"
         what.add_argument(flag(name), nargs="+", metavar="X", help=about)

@@ -111,7 +111,7 @@ def _shown(default: Any) -> str:
 
 def preset_help() -> str:
     earlier = f"; as they were in earlier versions: {', '.join(EARLIER)}"
-    return f"settings: {', '.join(PRESETS)} (default: {c.DEFAULT_PRESET}){earlier}"
+    return f"settings: {', '.join(PRESETS)} or FILE.toml (default: {c.DEFAULT_PRESET}){earlier}"
 
 
 def execution_flags(group: Any) -> None:
