@@ -34,6 +34,18 @@ def played(env, steps, seed=0):
     return np.asarray(observation), rows, actions
 
 
+@pytest.mark.parametrize("name", ["Hopper-v5", "dm_control/reacher-easy", "CartPole-v1"])
+def test_the_same_steps_in_a_program_and_without_one(name):
+    """Evaluations step EnvPool from Python, and must stay what they were when a program did."""
+    task = TASKS.get(name)
+    traced, stepped = (played(task.make(Wanted(5, 3, traced=traced)), 60) for traced in (True, False))
+    np.testing.assert_array_equal(traced[0], stepped[0])
+    assert any(row.terminated.any() for row in stepped[1]) or name.startswith("dm_control")
+    for one, other in zip(traced[1], stepped[1], strict=True):
+        for field, value in one._asdict().items():
+            np.testing.assert_array_equal(value, getattr(other, field), strict=True)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", TASKS.names())
 def test_every_task_plays_a_thousand_steps_alike(name):

@@ -39,6 +39,9 @@ class Wanted:
     """Whether the bounds of the actions must be finite."""
     restarts: int = 0
     """How many times a failed environment may be replaced by a new one."""
+    traced: bool = True
+    """Whether steps become part of an XLA program, where the task's can. JAX and XLA keep some of every such program
+    for ever, which adds up where environments are made again and again."""
 
 
 class Step(NamedTuple):

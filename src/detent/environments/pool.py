@@ -77,11 +77,11 @@ class Pool:
     this class is float32. The parts of an observation named in `without` are left out.
     """
 
-    traceable = x64 = True
     saved = False
 
     def __init__(self, task_id: str, wanted: Wanted, without: Collection[str] = ()) -> None:
         self.num_envs = wanted.num_envs
+        self.traceable = self.x64 = wanted.traced
         with _quiet(), _as_sentence(task_id, wanted.options):
             self._pool = envpool.make(
                 task_id,
@@ -97,23 +97,29 @@ class Pool:
         self.action_shape: tuple[int, ...] = space.shape
         self.observation_layout = _layout(task_id, observation_space, without)
         self._action_dtype = np.int32 if self._choices else space.dtype
-        # EnvPool fixes the types of its XLA interface here; without x64 its float64 would be misread.
-        with jax.enable_x64(True):
-            self._handle, _, _, self._step = self._pool.xla()
+        self._handle: Any = np.zeros(0, np.uint8)
+        if self.traceable:
+            # EnvPool fixes the types of its XLA interface here; without x64 its float64 would be misread.
+            with jax.enable_x64(True):
+                self._handle, _, _, self._step = self._pool.xla()
 
     def reset(self) -> tuple[PoolState, Float[Array, "n d"]]:
         observation, _ = self._pool.reset()
         return self._state(np.zeros(self.num_envs, bool)), jnp.asarray(self._flat(observation), jnp.float32)
 
     def step(self, state: PoolState, action: Float[Array, "n m"]) -> tuple[PoolState, Step]:
-        handle, (observation, reward, terminated, truncated, _) = self._step(state.handle, self._native(action))
+        if self.traceable:
+            handle, taken = self._step(state.handle, self._native(action))
+        else:
+            handle, taken = state.handle, self._pool.step(self._native(np.asarray(action)))
+        observation, reward, terminated, truncated, _ = taken
         step = Step(
-            self._flat(observation).astype(jnp.float32),
-            reward.astype(jnp.float32),
+            self._flat(observation).astype(np.float32),
+            reward.astype(np.float32),
             terminated,
             truncated,
             valid=~state.ended,
-            success=jnp.full(self.num_envs, jnp.nan, jnp.float32),
+            success=(jnp if self.traceable else np).full(self.num_envs, np.nan, np.float32),
         )
         return PoolState(handle, terminated | truncated), step
 
@@ -142,7 +148,7 @@ class Pool:
     def _native(self, action: Any) -> Any:
         """Actions as EnvPool expects them: choices are integers without an axis."""
         if self._choices:
-            action = jnp.rint(action[:, 0])
+            action = action[:, 0].round()
         return action.astype(self._action_dtype)
 
     def _state(self, ended: np.ndarray[Any, Any]) -> PoolState:

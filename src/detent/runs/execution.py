@@ -23,6 +23,7 @@ from detent.runs.directory import RunDirectory
 from detent.runs.evaluation import evaluate
 from detent.runs.run import Run
 from detent.runs.snapshot import Snapshot
+from detent.runs.tidiness import give_back, share_one_arena
 from detent.runs.training import Record, make_environment
 from detent.runs.training import train as records_of
 
@@ -108,6 +109,7 @@ def train(run: Run, out: str | os.PathLike[str] | None = None, **how: Any) -> Re
 
 def execute(run: Run, out: str | os.PathLike[str], how: Execution) -> Generator[Record, None, None]:
     """Train in a run directory: every record is written before it is yielded."""
+    share_one_arena()
     directory = RunDirectory(out)
     directory.refuse_others(how.resume)
     with directory.locked():
@@ -206,6 +208,7 @@ def evaluated(run: Run, record: Record, steps_before: int) -> Record:
     if not every or not record.finite or int(record["time/total_timesteps"] or 0) // every == steps_before // every:
         return record
     summary = evaluate_run(run, record.policy(), run.settings.eval_episodes, seed=int(record["time/iterations"] or 0))
+    give_back()
     extra = {f"eval/{key}": value for key, value in summary.items() if key != "episodes"}
     return replace(record, metrics={**record.metrics, **extra})
 
@@ -218,7 +221,7 @@ def evaluate_run(
     act = policy if rng is None else partial(policy.sample, rng=rng)
 
     def make(num_envs: int) -> Environment:
-        env = make_environment(run, env_seed, num_envs)
+        env = make_environment(run, env_seed, num_envs, traced=False)
         try:
             policy.refuse_other_task(run.names.task, env.observation_layout.size, env.space.low, env.space.high)
         except BadInput:

@@ -60,7 +60,7 @@ CLOCK_KEYS = ("time/fps", "time/time_elapsed")
 """The only keys of a record that depend on the clock."""
 
 
-def make_environment(run: Run, seed: int, num_envs: int) -> Environment:
+def make_environment(run: Run, seed: int, num_envs: int, traced: bool = True) -> Environment:
     settings = run.settings
     return run.task.make(
         Wanted(
@@ -72,6 +72,7 @@ def make_environment(run: Run, seed: int, num_envs: int) -> Environment:
             timeout=settings.env_timeout,
             bounded=settings.actions != "raw",
             restarts=settings.max_env_restarts if settings.on_env_error == "restart" else 0,
+            traced=traced,
         )
     )
 
