@@ -21,9 +21,9 @@ from gymnasium.envs.registration import find_highest_version, parse_env_id
 from numpy.typing import NDArray
 
 from detent.environments.host import make_factory
-from detent.environments.serial import FAILURES, make_all, one_line
+from detent.environments.serial import FAILURES, make_all
 from detent.environments.spaces import action_space, observation_layout
-from detent.errors import BadInput, DetentError, EnvironmentFailed
+from detent.errors import BadInput, DetentError, EnvironmentFailed, one_line
 from detent.files import cannot_write, flush, temporary_name, write_whole
 from detent.package import import_optional
 from detent.policy import Policy

@@ -17,9 +17,9 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from detent.environments.processes import pickled
-from detent.environments.serial import FAILURES, Env, Make, Unusable, close_all, make_all, number_of, one_line
+from detent.environments.serial import FAILURES, Env, Make, Unusable, close_all, make_all, number_of
 from detent.environments.spaces import action_space, observation_layout
-from detent.errors import BadInput
+from detent.errors import BadInput, one_line
 from detent.observations import DoesNotFit, one
 
 STEPS = 3_000
@@ -159,7 +159,7 @@ def _step(env: Env, action: Any, number: int) -> tuple[NDArray[Any], float, bool
     try:
         answer = env.step(action)
     except FAILURES as error:
-        raise Unplayable(f"`step` raised {one_line(error)} (step {number}, action {action})") from error
+        raise Unplayable(f"`step` (step {number}, action {action}) raised {one_line(error)}") from error
     if not (isinstance(answer, tuple) and len(answer) == 5):
         raise Unplayable(
             "`step` must return (observation, reward, terminated, truncated, info); it returned "

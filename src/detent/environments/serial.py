@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from detent.environments.seeds import episode_seed
-from detent.errors import BadInput, DetentError, EnvironmentFailed
+from detent.errors import BadInput, DetentError, EnvironmentFailed, one_line
 from detent.observations import DoesNotFit, Layout, one
 
 FAILURES = (Exception, SystemExit, GeneratorExit)
@@ -258,8 +258,3 @@ def close_all(envs: Iterable[Env]) -> None:
     for env in envs:
         with contextlib.suppress(*FAILURES):
             env.close()
-
-
-def one_line(error: BaseException) -> str:
-    """An exception's type and text, on one line."""
-    return f"{type(error).__name__}: {' '.join(str(error).split())}".rstrip(": ")

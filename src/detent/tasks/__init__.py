@@ -10,7 +10,6 @@ import functools
 import importlib
 import os
 import sys
-import traceback
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Protocol
@@ -18,7 +17,7 @@ from typing import Any, NamedTuple, Protocol
 import gymnasium
 
 from detent.environments import ActionSpace, Environment, Wanted
-from detent.errors import BadInput, DetentError, NeedsImport
+from detent.errors import BadInput, DetentError, NeedsImport, one_line
 from detent.registry import Registry, nearest
 
 Factory = Callable[..., "gymnasium.Env[Any, Any]"]
@@ -213,6 +212,4 @@ def import_module(name: str) -> None:
     except ImportError as error:
         raise BadInput(f"Cannot import the module {name!r}: {error}.") from error
     except (Exception, SystemExit) as error:
-        place = traceback.extract_tb(error.__traceback__)[-1]
-        what = " ".join(f"{type(error).__name__}: {error} ({place.filename}, line {place.lineno})".split())
-        raise BadInput(f"Cannot import the module {name!r}: {what}.") from error
+        raise BadInput(f"Cannot import the module {name!r}: {one_line(error)}.") from error

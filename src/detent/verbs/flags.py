@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
 from detent.errors import BadInput, quoted
 from detent.options import whole_number
+
+DEBUG = "--debug"
+"""The flag that every verb has; the command line reads it itself."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -22,6 +26,8 @@ class Parser(argparse.ArgumentParser):
             formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(prog, max_help_position=32, width=80),
             **options,
         )
+        if options.get("add_help", True):
+            self.add_argument(DEBUG, action="store_true", help="show where an error arose, besides what it is")
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         for word in args or ():
@@ -55,6 +61,14 @@ def import_modules(modules: Sequence[str]) -> None:
 
         for module in modules:
             import_module(module)
+
+
+def ask(fact: str, question: str, otherwise: str) -> None:
+    """Go on only if the user agrees, who has to be there to be asked."""
+    if not sys.stdin.isatty():
+        raise BadInput(f"{fact} If that is what you want, add --yes.")
+    if input(f"{fact} {question} [y/N] ").strip().lower() not in ("y", "yes"):
+        raise BadInput(otherwise)
 
 
 def location(text: str) -> str:
