@@ -8,7 +8,9 @@ import sys
 import pytest
 
 from detent.cli import main
+from detent.errors import BadInput
 from detent.runs.directory import RunDirectory
+from detent.runs.run import Run
 
 QUICK = ["--batch-size", "64", "--minibatch-size", "32", "--epochs", "1", "--envs", "8", "--steps", "64", "--quiet"]
 ACTION = ["train", "probe/action", *QUICK]
@@ -155,3 +157,57 @@ def test_debug_prints_the_traceback(cart, capsys):
     said = capsys.readouterr().err
     assert "Traceback" in said and "in inv" in said
     assert said.splitlines()[-1].startswith("detent: cart:Broken: environment 0")
+
+
+# --- names of flags ---
+
+
+def test_underscores_are_accepted_in_flags(place, capsys):
+    words = ["--batch_size", "64", "--minibatch_size=32", "--epochs=1", "--envs=8", "--no_normalize_rewards"]
+    assert main(["train", "probe/action", *words, "--steps=64", "--quiet", "--out=my_run"]) == 0
+    options = RunDirectory("my_run").configuration()["options"]
+    assert (options["batch_size"], options["minibatch_size"], options["normalize_rewards"]) == (64, 32, False)
+    assert main(["sweep", "--task", "probe/action", "--learning_rate", "1e-3", "--out", "s", "--dry_run"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours"),
+    [
+        ("--lr", "--learning-rate."),
+        ("--total-timesteps", "--steps."),
+        ("--num_envs", "--envs."),
+        ("--n-steps", "--batch-size, the steps of all --envs together."),
+        ("--ent-coef", "--entropy-coef."),
+        ("--vf-coef", "--value-coef."),
+        ("--update-epochs", "--epochs."),
+        ("--num-minibatches", "--minibatch-size, which is --batch-size divided by their number."),
+    ],
+)
+def test_names_of_other_libraries_are_recognised(place, capsys, theirs, ours):
+    for command in (["train", "probe/action"], ["sweep", "--task", "probe/action", "--out", "s"]):
+        assert main([*command, theirs, "3"]) == 2
+        said = capsys.readouterr().err
+        assert said == f"detent: There is no option {theirs.replace('_', '-')}; what comes nearest is {ours}\n"
+    with pytest.raises(BadInput, match=f"what comes nearest is {ours}"):
+        Run("probe/action", **{theirs[2:].replace("-", "_"): 3})
+
+
+def test_a_name_of_another_library_may_be_that_of_another_algorithm(place, capsys):
+    assert main(["train", "probe/action", "--algo", "trpo", "--ent-coef", "0.1"]) == 2
+    assert "is --entropy-coef. The algorithm 'trpo' has no --entropy-coef; it is an option of ppo." in (
+        capsys.readouterr().err
+    )
+
+
+def test_every_name_of_another_library_stands_for_a_flag():
+    from detent.options import ELSEWHERE
+    from detent.sweeps.plan import option_kinds
+
+    ours = {name.split(",")[0] for name in ELSEWHERE.values()}
+    assert ours - set(option_kinds()) == {"checkpoint_minutes", "tensorboard", "wandb", "out", "import"}
+    assert not ELSEWHERE.keys() & option_kinds().keys()
+
+
+def test_a_mistyped_flag_is_recognised_by_every_verb(place, capsys):
+    assert main(["eval", "run", "--episode", "3"]) == 2
+    assert capsys.readouterr().err.startswith("detent: Unrecognized argument: '--episode'. Did you mean --episodes")

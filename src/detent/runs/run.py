@@ -19,6 +19,7 @@ from detent.options import (
     check_options,
     claim_names,
     flag,
+    name_here,
     names_of,
     old_names,
     option,
@@ -317,6 +318,10 @@ def unknown_option(name: str, names: Names) -> str:
             chosen = getattr(names, kind)
             return f"The {registry.kind} {chosen!r} has no {flag(name)}; it is an option of {', '.join(owners)}."
     known = [f.name for part in names.option_parts for f in options_of(part)]
+    here = name_here(name)
+    if here:
+        of_others = any(here[0] in names_of(part) for r in PARTS.values() for part in map(r.get, r.names()))
+        return f"{here[1]} {unknown_option(here[0], names)}" if of_others and here[0] not in known else here[1]
     return f"There is no option {flag(name)}.{nearest(name, known)}"
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from detent.errors import BadInput, quoted
-from detent.options import whole_number
+from detent.options import flag, name_here, whole_number
 
 DEBUG = "--debug"
 """The flag that every verb has; the command line reads it itself."""
@@ -30,14 +30,39 @@ class Parser(argparse.ArgumentParser):
             self.add_argument(DEBUG, action="store_true", help="show where an error arose, besides what it is")
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        for word in args or ():
-            name, _, value = word.partition("=")
+        words = list(args or ())
+        for i, word in enumerate(words):
+            name, equals, value = word.partition("=")
+            if name == "--":
+                break
             if name.startswith("--") and value == "--":  # which argparse makes an empty list of (until Python 3.13)
                 self.error(f"argument {name}: expected a value, not '--'")
-        return super().parse_known_args(args, namespace)
+            if name.startswith("--"):
+                words[i] = f"{name.replace('_', '-')}{equals}{value}"
+        return super().parse_known_args(words, namespace)
+
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        parsed, unknown = self.parse_known_args(args, namespace)
+        if unknown:
+            self._refuse(unknown[0])
+        return parsed
+
+    def _refuse(self, word: str) -> NoReturn:
+        """Refuse a word that the verb does not have, with the flag that may have been meant."""
+        from detent.registry import nearest  # here, so that `detent --help` is quick
+
+        name = word.partition("=")[0].removeprefix("--").replace("-", "_")
+        here = name_here(name) if word.startswith("--") else None
+        if here and flag(here[0]) in self._option_string_actions:
+            raise BadInput(here[1])
+        close = nearest(word.partition("=")[0], self._option_string_actions) if word.startswith("--") else ""
+        self.error(
+            f"unrecognized argument: {quoted(word)}.{close}" if close else f"unrecognized argument: {quoted(word)}"
+        )
 
     def error(self, message: str) -> NoReturn:
-        raise BadInput(f"{message[0].upper()}{message[1:]}; see `{self.prog} --help`.")
+        end = " See" if message.endswith("?") else "; see"
+        raise BadInput(f"{message[0].upper()}{message[1:]}{end} `{self.prog} --help`.")
 
 
 def parse(parser: Parser, argv: list[str]) -> argparse.Namespace:
