@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import io
+import json
+import shutil
+import subprocess
 import sys
 
+import numpy as np
 import pytest
 
+import detent
 from detent.cli import main
 from detent.errors import BadInput
+from detent.policy import Policy
+from detent.runs.acting import acting
 from detent.runs.directory import RunDirectory
 from detent.runs.run import Run
+from detent.tasks import gymnasium_task
 
 QUICK = ["--batch-size", "64", "--minibatch-size", "32", "--epochs", "1", "--envs", "8", "--steps", "64", "--quiet"]
 ACTION = ["train", "probe/action", *QUICK]
@@ -91,8 +99,6 @@ def finished(tmp_path_factory):
 
 @pytest.fixture
 def run(finished, place):
-    import shutil
-
     shutil.copytree(finished, place / "run")
     return place / "run"
 
@@ -211,3 +217,79 @@ def test_every_name_of_another_library_stands_for_a_flag():
 def test_a_mistyped_flag_is_recognised_by_every_verb(place, capsys):
     assert main(["eval", "run", "--episode", "3"]) == 2
     assert capsys.readouterr().err.startswith("detent: Unrecognized argument: '--episode'. Did you mean --episodes")
+
+
+# --- a task that a script defines, and one that is found under another name ---
+
+SCRIPT = """
+import sys
+import detent
+from cart import Cart
+
+def make_cart():
+    return Cart()
+
+if __name__ == "__main__":
+    run = detent.Run(make_cart, steps=64, batch_size=64, minibatch_size=32, envs=8, epochs=1, seed=3)
+    for record in detent.train(run, out="scripted", resume=True):
+        pass
+"""
+
+
+@pytest.mark.slow
+def test_what_a_script_defines_is_found_again_by_its_file(cart, capsys):
+    (cart / "scripted_task.py").write_text(SCRIPT)
+    subprocess.run([sys.executable, "scripted_task.py"], check=True, cwd=cart)
+    assert main(["eval", "scripted", "--episodes", "2"]) == 2
+    said = capsys.readouterr().err
+    assert "scripted_task:make_cart" in said and "detent eval scripted --episodes 2 --import scripted_task" in said
+    assert main(["eval", "scripted", "--episodes", "2", "--import", "scripted_task"]) == 0
+    # Under another name it has the same episodes, for every verb that has use for it.
+    other = ["--task", "cart:Cart"]
+    expected = capsys.readouterr().out
+    assert main(["eval", "scripted", "--episodes", "2", *other]) == 0
+    assert main(["eval", "scripted/policy.safetensors", "--episodes", "2", *other]) == 0
+    assert capsys.readouterr().out == 2 * expected
+    assert main(["verify", "scripted", *other]) == 0
+    assert main(["resume", "scripted", "--quiet", *other]) == 0
+
+
+def test_a_task_of_an_unnamed_program_needs_to_be_named(cart, capsys):
+    """As in a notebook, and in runs of 0.1.0."""
+    from cart import Cart
+
+    task = gymnasium_task("__main__:make_cart", Cart, suite="user")
+    list(detent.train(Run(task, steps=64, batch_size=64, minibatch_size=32, envs=8, epochs=1), out="run"))
+    assert main(["eval", "run", "--import", "__main__"]) == 2
+    assert "say where it is now with --task module:factory" in capsys.readouterr().err
+    assert main(["eval", "run", "--episodes", "1", "--task", "cart:Cart"]) == 0
+    assert main(["eval", "run", "--task", "probe/action"]) == 2
+    assert "not the same task" in capsys.readouterr().err
+
+
+# --- the same flags everywhere ---
+
+
+def test_the_expected_action_can_be_evaluated(run, capsys):
+    assert main(["eval", "run", "--episodes", "2", "--mean"]) == 0
+    assert capsys.readouterr().out.startswith("mean ")
+    assert main(["eval", "run", "--episodes", "2", "--mean", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out).keys() >= {"mean", "stochastic"}
+    assert main(["play", "run", "--mean", "--sample"]) == 2
+    assert "not allowed with" in capsys.readouterr().err
+
+
+# --- a head that no file can describe ---
+
+
+def test_a_head_without_ops_acts_through_its_distribution(finished):
+    """Its actions are those that the ops of the same head give."""
+    run, policy = RunDirectory(finished).run(), detent.load(finished)
+    mute = Policy(policy.tensors, {**policy.meta, "ops": None})
+    mute.refuse_misfits()
+    rows = np.random.default_rng(0).normal(size=(5, policy.observation_size)).astype(np.float32)
+    np.testing.assert_allclose(acting(run, policy)(rows), acting(run, mute)(rows), rtol=1e-5, atol=1e-6)
+    sampled = acting(run, mute, "sample", np.random.default_rng(0))(rows)
+    assert sampled.shape == policy(rows).shape and (np.abs(sampled) <= 1).all()
+    with pytest.raises(BadInput, match="leave out --mean"):
+        acting(run, mute, "mean")

@@ -132,11 +132,14 @@ class RunDirectory:
     def _write_configuration(self, described: dict[str, Any]) -> None:
         write_json(self.path / "run.json", {**described, "checksum": hashed(described)})
 
-    def run(self, imports: Collection[str] = (), **changes: Any) -> Run:
-        """The run; a task that is `module:factory` needs its module among `imports`, which the user trusts."""
+    def run(self, imports: Collection[str] = (), task: str | None = None, **changes: Any) -> Run:
+        """The run; a task that is `module:factory` needs its module among `imports`, which the user trusts.
+
+        `task` says where it is found, whatever its name was.
+        """
         from detent.runs.run import Run
 
-        return Run.from_configuration(self.configuration(), imports, **changes)
+        return Run.from_configuration(self.configuration(), imports, task, **changes)
 
     @property
     def begun(self) -> bool:
@@ -188,10 +191,13 @@ class RunDirectory:
     def check_same(self, run: Run) -> None:
         """Refuse to continue a run under another configuration; more steps are welcome where nothing depends on it."""
         from detent.runs.run import described, read_configuration
+        from detent.tasks import MAIN
 
         before, after = described(*read_configuration(self.configuration())), run.configuration
         was, now = ({**{k: v[k] for k in NAMES}, **without_free(v)["options"]} for v in (before, after))
         for name, value in now.items():
+            if name == "task" and was[name] == f"{MAIN}:{value.partition(':')[2]}":
+                continue  # a script's task, from before these had the name of its file
             if name not in ("steps", "preset") and was.get(name) != value:
                 raise BadInput(
                     f"{self.path} holds another run: {name} is {was.get(name)!r} there, not {value!r}; "

@@ -19,7 +19,9 @@ import numpy as np
 
 from detent.environments import Environment
 from detent.errors import BadInput, Defect, DetentError, Diverged, refused
+from detent.ops import Choose
 from detent.policy import Policy
+from detent.runs.acting import acting
 from detent.runs.directory import RunDirectory
 from detent.runs.evaluation import evaluate
 from detent.runs.run import Run
@@ -235,11 +237,16 @@ def evaluated(run: Run, record: Record, steps_before: int) -> Record:
 
 
 def evaluate_run(
-    run: Run, policy: Policy, episodes: int, seed: int, rng: np.random.Generator | None = None
+    run: Run,
+    policy: Policy,
+    episodes: int,
+    seed: int,
+    rng: np.random.Generator | None = None,
+    choose: Choose | None = None,
 ) -> dict[str, float]:
     """Mean and standard deviation of a policy's return on the run's task; it samples actions if given a generator."""
     env_seed = int(np.random.SeedSequence((EVALUATION_SEED, run.settings.seed, seed)).generate_state(1)[0])
-    act = policy if rng is None else partial(policy.sample, rng=rng)
+    act = acting(run, policy, choose or ("mode" if rng is None else "sample"), rng)
 
     def make(num_envs: int) -> Environment:
         env = make_environment(run, env_seed, num_envs)

@@ -7,10 +7,14 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from detent.errors import BadInput, quoted
 from detent.options import flag, name_here, whole_number
+
+if TYPE_CHECKING:  # so that `detent --help` is quick
+    from detent.policy import Policy
+    from detent.runs.run import Run
 
 DEBUG = "--debug"
 """The flag that every verb has; the command line reads it itself."""
@@ -68,7 +72,7 @@ class Parser(argparse.ArgumentParser):
 def parse(parser: Parser, argv: list[str]) -> argparse.Namespace:
     """Parse the flags, including --import, and import the modules that it names."""
     import_flag(parser)
-    args = parser.parse_args(argv)
+    args: argparse.Namespace = parser.parse_args(argv)
     import_modules(args.imports)
     return args
 
@@ -122,6 +126,16 @@ def positive_number(name: str, text: str | None) -> float | None:
     return value
 
 
+def task_flag(parser: Parser) -> None:
+    parser.add_argument(
+        "--task", metavar="TASK", help="where the run's task is found, if its name there is not enough: module:factory"
+    )
+
+
+def mean_flag(parser: Any) -> None:
+    parser.add_argument("--mean", action="store_true", help="use the expected action, not the most probable one")
+
+
 def best_flag(parser: Parser) -> None:
     parser.add_argument("--best", action="store_true", help="use the best policy kept by --eval-every, not the last")
 
@@ -145,6 +159,19 @@ def file_path(out: str | None, default: Path) -> Path:
     if path.is_dir():
         raise BadInput(f"--out {path} is a directory; name a file in it.")
     return path
+
+
+def trained(args: argparse.Namespace) -> tuple[Run, Policy, Path]:
+    """The run and the policy that RUN means, a run directory or a policy file, and the policy's file."""
+    from detent.policy import load
+    from detent.runs.directory import RunDirectory
+    from detent.runs.run import Run
+
+    source = policy_path(args.run, args.best)
+    policy, directory = load(source), RunDirectory(args.run)
+    if directory.exists:
+        return directory.run(args.imports, args.task), policy, source
+    return Run.from_configuration(policy.meta.get("configuration", {}), args.imports, args.task), policy, source
 
 
 def policy_path(run: str, best: bool) -> Path:
