@@ -293,3 +293,35 @@ def test_a_head_without_ops_acts_through_its_distribution(finished):
     assert sampled.shape == policy(rows).shape and (np.abs(sampled) <= 1).all()
     with pytest.raises(BadInput, match="leave out --mean"):
         acting(run, mute, "mean")
+
+
+# --- `check` and `train` say the same ---
+
+WRONG = {
+    "forgetful": "cart:forgetful returned NoneType 'None', and should return a gymnasium.Env",
+    "Longer": "returned an observation that the observation space does not allow: its shape is (3,) and should be",
+    "OldStep": "returned a tuple of 4; `step` must return (observation, reward, terminated, truncated, info). Env",
+    "OldReset": "returned ndarray '[0. 0.]'; `reset` must return (observation, info), where info is a dictionary.",
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_check_and_train_say_the_same(cart, capsys, name):
+    (cart / "cart.py").write_text(f"""{CART}
+class Longer(Cart):
+    def step(self, action):
+        return np.zeros(3), *super().step(action)[1:]
+
+class OldStep(Cart):
+    def step(self, action):
+        return super().step(action)[:4]
+
+class OldReset(Cart):
+    def reset(self, *, seed=None, options=None):
+        return np.zeros(2)
+""")
+    assert main(["check", f"cart:{name}"]) == 1
+    checked = capsys.readouterr().out
+    assert main(["train", f"cart:{name}", *QUICK, "--out", "run"]) == 2
+    for said in (" ".join(checked.split()), capsys.readouterr().err):
+        assert WRONG[name] in said

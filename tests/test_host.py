@@ -279,7 +279,9 @@ def test_observations_in_parts_become_vectors(host: Callable[..., Host], workers
 def test_an_observation_that_lacks_a_part_is_a_failure(host: Callable[..., Host]) -> None:
     env = host(host_tasks.Forgetful, 1)
     env.reset()
-    with pytest.raises(EnvironmentFailed, match="that its space does not allow: it has no part 'goal'") as error:
+    with pytest.raises(
+        EnvironmentFailed, match="that the observation space does not allow: it has no part 'goal'"
+    ) as error:
         run(env, actions_for(env, 3))
     one_sentence(error)
 
