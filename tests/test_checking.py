@@ -202,7 +202,7 @@ SAID = {
     NamedOtherwise: ("problem", "of its part 'place', its shape is (3,) and should be (2,)"),
     Binary: ("problem", "MultiBinary actions"),
     RewardNaN: ("problem", "The reward of step 7 was nan"),
-    RewardText: ("problem", "The reward must be a number; step 1 returned str 'much'"),
+    RewardText: ("problem", "Step 1 returned 'much' as its reward, which should be a number"),
     RewardWild: ("warning", "very large"),
     RewardRare: ("warning", "A few rewards dwarf all others"),
     RewardConstant: ("warning", "Every reward was 1"),

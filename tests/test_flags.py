@@ -122,7 +122,7 @@ def commands(verb, count):
     for (given, flags), (action, needed) in itertools.product(COMMANDS[verb], arguments(verb)):
         rng = random.Random(f"{verb} {action.option_strings} {action.dest}")
         tried = values(rng, count)
-        if "--import" in action.option_strings:  # the one flag that is there to execute what it names
+        if {"--import", "--task"} & set(action.option_strings):  # flags that are there to execute what they name
             tried = [value for value in tried if not value.startswith("canary")]
         if isinstance(action, argparse._HelpAction):
             yield from ([*words, *given, *flags, value] for value in tried)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
+import sysconfig
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -71,6 +74,31 @@ def quoted(value: Any) -> str:
     except (ValueError, RecursionError):  # a number with too many digits, a list in too many lists
         return f"a {type(value).__name__} that is too large to show"
     return text if len(text) <= LONGEST else f"{text[: LONGEST // 2]} ... {text[-LONGEST // 4 :]}"
+
+
+def one_line(error: BaseException) -> str:
+    """An exception's type and text and where in the user's code it arose, on one line."""
+    text = f"{type(error).__name__}: {' '.join(str(error).split())}".rstrip(": ")
+    where = users_frame(error)
+    return f"{text} ({where})" if where else text
+
+
+OURS = os.path.dirname(os.path.abspath(__file__)) + os.sep
+INSTALLED = tuple(sysconfig.get_path(kind) + os.sep for kind in ("stdlib", "platstdlib", "purelib", "platlib"))
+
+
+def users_frame(error: BaseException) -> str | None:
+    """`quad.py:38 in step`: the innermost frame of the user's own code, or of what is installed; None if there is none.
+
+    An exception raised inside NumPy is of most use with the line that called NumPy.
+    """
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if not frame.filename.startswith((OURS, "<frozen "))
+    ]
+    own = [frame for frame in frames if not frame.filename.startswith(INSTALLED)] or frames
+    return f"{os.path.basename(own[-1].filename)}:{own[-1].lineno} in {own[-1].name}" if own else None
 
 
 def refused(error: BaseException) -> Refused | None:

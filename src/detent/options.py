@@ -106,6 +106,50 @@ def flag(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
+_ELSEWHERE = {
+    "learning_rate": ("lr",),
+    "anneal_learning_rate": ("anneal_lr",),
+    "steps": ("total_timesteps", "timesteps", "n_timesteps", "num_timesteps"),
+    "envs": ("n_envs", "num_envs"),
+    "batch_size, the steps of all --envs together": ("n_steps", "num_steps"),
+    "minibatch_size, which is --batch-size divided by their number": ("num_minibatches", "n_minibatches"),
+    "epochs": ("n_epochs", "num_epochs", "update_epochs"),
+    "entropy_coef": ("ent_coef",),
+    "value_coef": ("vf_coef",),
+    "clip_range": ("clip_coef",),
+    "clip_range_value": ("clip_range_vf", "clip_vloss"),
+    "gae_lambda": ("lam",),
+    "hidden_sizes": ("net_arch",),
+    "activation": ("activation_fn",),
+    "initial_log_std": ("log_std_init",),
+    "normalize_observations": ("norm_obs",),
+    "normalize_rewards": ("norm_reward",),
+    "normalization_clip": ("clip_obs", "clip_reward"),
+    "cg_iterations": ("cg_max_steps",),
+    "damping": ("cg_damping",),
+    "line_search_steps": ("line_search_max_iter",),
+    "line_search_factor": ("line_search_shrinking_factor",),
+    "eval_every": ("eval_freq",),
+    "eval_episodes": ("n_eval_episodes",),
+    "bins": ("n_bins", "num_bins"),
+    "checkpoint_minutes": ("save_freq",),
+    "tensorboard": ("tensorboard_log",),
+    "wandb": ("track",),
+    "out": ("exp_name", "log_folder", "log_dir"),
+    "import": ("gym_packages",),
+}
+ELSEWHERE = {theirs: ours for ours, names in _ELSEWHERE.items() for theirs in names}
+"""Names that options have in Stable-Baselines3, its zoo and CleanRL -> ours, with a remark if they are not the same."""
+
+
+def name_here(name: str) -> tuple[str, str] | None:
+    """Our name of an option that other libraries call `name`, and a sentence about it; None if there is none."""
+    if name not in ELSEWHERE:
+        return None
+    ours, comma, remark = ELSEWHERE[name].partition(", ")
+    return ours, f"There is no option {flag(name)}; what comes nearest is {flag(ours)}{comma}{remark}."
+
+
 def whole(value: Any) -> int:
     """The whole number that a value from the command line, a file or Python stands for; 1e6 is one, 1.5 is not.
 

@@ -131,6 +131,8 @@ class Policy:
             raise Misfit("Its observations do not match its network.")
         if not all(np.isfinite(t).all() for name, t in self.tensors.items() if not name.startswith("space/")):
             raise Misfit("It does not have finite numbers.")
+        if self.meta["ops"] is None:  # it acts only through its head
+            return
         nothing = np.zeros(self.observation_size, np.float32)
         with np.errstate(all="ignore"):
             if not all(np.isfinite(given).all() for given in (self.outputs(nothing), self(nothing))):
@@ -162,8 +164,8 @@ class Policy:
         """The ops from the observation to the action."""
         if self.meta["ops"] is None:
             raise BadInput(
-                f"The head {self.head!r} has no method `deploy`, so its policy can act only in training; add the "
-                "method (docs/deploy.md lists the ops it may use) and train again."
+                f"The head {self.head!r} has no method `deploy`, so its policy acts only in training, `detent "
+                "eval` and `detent play`; add the method (docs/deploy.md lists the ops it may use) and train again."
             )
         return list(self.meta["ops"])
 

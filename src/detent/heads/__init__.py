@@ -80,7 +80,7 @@ class OptionalMethods(Protocol):
     def deploy(self) -> list[Op]:
         """How the network's outputs become a unit action, as a short list of named ops.
 
-        Without it the head can be trained, but its policies cannot be evaluated, filmed or exported.
+        Without it the head can be trained, evaluated and filmed, but its policies cannot be exported or act alone.
         """
         ...
 

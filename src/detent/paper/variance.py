@@ -45,8 +45,9 @@ from detent.report.figures import save_figure
 from detent.report.statistics import Interval, ratio
 from detent.report.variants import COLOURS
 from detent.rollout import COMPILER_OPTIONS, begin, make_collect
+from detent.runs.acting import make_edge
 from detent.runs.run import Run
-from detent.runs.training import make_agent, make_edge, make_environment
+from detent.runs.training import make_agent, make_environment
 
 OUTPUT_INITS = {"preset": "orthogonal output layer", "iid": "i.i.d. output layer"}
 """How the output layer is initialised: as for training, or with independent normal numbers of the same E|w_j|^2 for

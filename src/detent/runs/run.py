@@ -19,6 +19,7 @@ from detent.options import (
     check_options,
     claim_names,
     flag,
+    name_here,
     names_of,
     old_names,
     option,
@@ -29,7 +30,7 @@ from detent.options import (
 from detent.registry import Registry, nearest
 from detent.runs.identity import as_json, identity, version_of, written_names
 from detent.runs.presets import EARLIER, is_file, label, preset_options
-from detent.tasks import Factory, Task, find_task, gymnasium_task
+from detent.tasks import Factory, Task, find_task, gymnasium_task, name_of
 from detent.trunks import TRUNKS, Trunk
 
 DEFAULT_HEAD = "ordinal"
@@ -130,8 +131,7 @@ class Run:
         **options: Any,
     ) -> None:
         if callable(task):
-            name = f"{task.__module__}:{getattr(task, '__qualname__', type(task).__name__)}"
-            task = gymnasium_task(name, task, suite="user")
+            task = gymnasium_task(name_of(task), task, suite="user")
         elif isinstance(task, str):
             task = find_task(task)
         head = head or fitting_head(task, options.get("env_kwargs"))
@@ -184,15 +184,16 @@ class Run:
 
     @staticmethod
     def from_configuration(
-        configuration: Mapping[str, Any], imports: Collection[str] | None = (), **changes: Any
+        configuration: Mapping[str, Any], imports: Collection[str] | None = (), task: str | None = None, **changes: Any
     ) -> Run:
         """A run read from a file. Names are looked up; nothing is imported or called because a file says so.
 
         A task `module:factory` is accepted only if its module is in `imports`, the modules that the user trusts. None
-        means that the configuration comes from the user and not from a file.
+        means that the configuration comes from the user and not from a file. `task` is the user's own word for where
+        the task is found here, whatever its name in the file is.
         """
         names, options = read_configuration(configuration)
-        return Run.made(find_task(names.task, imports), names, options | changes)
+        return Run.made(find_task(task) if task else find_task(names.task, imports), names, options | changes)
 
     @staticmethod
     def made(task: Task, names: Names, values: Mapping[str, Any]) -> Run:
@@ -334,6 +335,10 @@ def unknown_option(name: str, names: Names) -> str:
             chosen = getattr(names, kind)
             return f"The {registry.kind} {chosen!r} has no {flag(name)}; it is an option of {', '.join(owners)}."
     known = [f.name for part in names.option_parts for f in options_of(part)]
+    here = name_here(name)
+    if here:
+        of_others = any(here[0] in names_of(part) for r in PARTS.values() for part in map(r.get, r.names()))
+        return f"{here[1]} {unknown_option(here[0], names)}" if of_others and here[0] not in known else here[1]
     return f"There is no option {flag(name)}.{nearest(name, known)}"
 
 

@@ -16,7 +16,7 @@ from detent.runs.directory import RunDirectory
 from detent.runs.execution import Execution, execute
 from detent.runs.run import Run
 from detent.runs.training import Record
-from detent.tasks import TASKS, find_task, import_module
+from detent.tasks import MAIN, TASKS, find_task, import_module
 
 REPORT_SECONDS = 0.5
 """Minimum time between two events of a run."""
@@ -79,7 +79,8 @@ def _modules(run: Run) -> Iterator[str]:
     if run.task.suite == "user" and run.task.factory and task not in TASKS.names():
         module = task.partition(":")[0]
         try:
-            found = module == "__main__" or find_task(task).factory({})  # type: ignore[misc]
+            mine = getattr(run.task.factory({}), "__module__", None) == MAIN  # of a script, which is not run again
+            found = None if mine else find_task(task).factory({})  # type: ignore[misc]
         except BadInput:
             found = None
         if found is not run.task.factory({}):

@@ -10,15 +10,15 @@ import functools
 import importlib
 import os
 import sys
-import traceback
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import gymnasium
 
 from detent.environments import ActionSpace, Environment, Wanted
-from detent.errors import BadInput, DetentError, NeedsImport
+from detent.errors import BadInput, DetentError, NeedsImport, one_line
 from detent.registry import Registry, nearest
 
 Factory = Callable[..., "gymnasium.Env[Any, Any]"]
@@ -137,6 +137,26 @@ def envpool_task(
     return Task(name, suite, "envpool", make, replayable, size, actions=actions, envpool_id=task_id)
 
 
+def name_of(factory: Factory) -> str:
+    """`module:factory`, the name under which a callable is found again.
+
+    What a script defines is in a module `__main__`, which the next program has too; there, the module is the file's.
+    """
+    module = factory.__module__
+    return f"{_main_module() if module == MAIN else module}:{getattr(factory, '__qualname__', type(factory).__name__)}"
+
+
+def _main_module() -> str:
+    """The name under which the running script can be imported."""
+    main = sys.modules[MAIN]
+    spec = getattr(main, "__spec__", None)  # of `python -m`
+    name = spec.name.removesuffix(f".{MAIN}") if spec else Path(getattr(main, "__file__", None) or MAIN).stem
+    return name if all(part.isidentifier() for part in name.split(".")) else MAIN
+
+
+MAIN = "__main__"
+
+
 def find_task(name: str, imports: Collection[str] | None = None) -> Task:
     """The task of this name.
 
@@ -166,6 +186,10 @@ def find_task(name: str, imports: Collection[str] | None = None) -> Task:
 def _factory(name: str, imports: Collection[str] | None) -> Factory:
     """The callable behind `module:factory`. What a file names is neither imported nor called on the file's word."""
     module_name, _, attribute = name.partition(":")
+    if imports is not None and module_name == MAIN:
+        raise BadInput(
+            f"The run was trained on {name!r}, which a script defined; say where it is now with --task module:factory."
+        )
     if imports is not None and module_name not in imports:
         if module_name.partition(".")[0] in sys.stdlib_module_names:
             raise BadInput(f"A file names {name!r} as the task: no environment is made there, and nothing was called.")
@@ -177,7 +201,10 @@ def _factory(name: str, imports: Collection[str] | None) -> Factory:
     import_module(module_name)
     factory = getattr(sys.modules[module_name], attribute, None) if attribute.isidentifier() else None
     if not callable(factory):
-        raise BadInput(f"The module {module_name!r} has no callable {attribute!r}; TASK can be module:factory.")
+        raise BadInput(
+            f"The module {module_name!r} has no callable {attribute!r}; "
+            + ("TASK can be module:factory." if imports is None else "name the run's task with --task module:factory.")
+        )
     if imports is not None and not _makes_environments(factory, module_name):
         raise BadInput(
             f"A file names {name!r} as the task, and {attribute} is not {module_name}'s own: from a file, only an "
@@ -213,6 +240,4 @@ def import_module(name: str) -> None:
     except ImportError as error:
         raise BadInput(f"Cannot import the module {name!r}: {error}.") from error
     except (Exception, SystemExit) as error:
-        place = traceback.extract_tb(error.__traceback__)[-1]
-        what = " ".join(f"{type(error).__name__}: {error} ({place.filename}, line {place.lineno})".split())
-        raise BadInput(f"Cannot import the module {name!r}: {what}.") from error
+        raise BadInput(f"Cannot import the module {name!r}: {one_line(error)}.") from error

@@ -13,8 +13,8 @@ from detent.paper.experiments import Experiment, experiments, find
 from detent.paper.measuring import measure
 from detent.paper.showing import show
 from detent.runs.presets import is_file
-from detent.verbs.flags import Parser, location, parse
-from detent.verbs.sweep import MANY_RUNS, ask, carry_out, sweep_flags
+from detent.verbs.flags import Parser, ask, location, parse
+from detent.verbs.sweep import MANY_RUNS, carry_out, sweep_flags
 
 PAPER_RUNS = os.path.join("runs", "paper")
 
@@ -84,7 +84,7 @@ def _run(argv: list[str]) -> int:
             seeds=args.seeds, draws=args.draws, tuning=args.tuning,
         )  # fmt: skip
         if len(runs) > MANY_RUNS and not args.yes and not args.dry_run:
-            ask(f"{experiment.name} has {len(runs):,} runs.")
+            ask(f"{experiment.name} has {len(runs):,} runs.", "Start?", "Nothing was started.")
         if experiment.alone:
             if args.ray or args.jobs not in (None, "1"):
                 raise BadInput(f"{experiment.name} measures time, so its runs need --jobs 1 and no --ray.")

@@ -22,7 +22,7 @@ from detent.sweeps import plan as sweeps
 from detent.sweeps.cores import sweep
 from detent.sweeps.progress import follow_sweep
 from detent.trunks import TRUNKS
-from detent.verbs.flags import Parser, import_flag, import_modules, location, positive_number
+from detent.verbs.flags import Parser, ask, import_flag, import_modules, location, positive_number
 from detent.verbs.stopping import Stop
 
 MANY_RUNS = 1_000
@@ -45,7 +45,7 @@ def main(argv: list[str]) -> int:
     if args.ray and args.ray.endswith(".toml"):
         raise BadInput(f"--ray {args.ray}: name the file first, as in `detent sweep {args.ray} --ray`.")
     if plan.count() > MANY_RUNS and not args.yes:
-        ask(f"This is a sweep of {plan.count():,} runs.")
+        ask(f"This is a sweep of {plan.count():,} runs.", "Start?", "Nothing was started.")
     return carry_out(plan.runs(), out, args, ["sweep", *argv])
 
 
@@ -140,10 +140,3 @@ def carry_out(planned: Sequence[c.Run], out: str, args: argparse.Namespace, comm
         return 3 if "failed" in status.values() else 0
     say(f"Continue with the same command: {shlex.join(['detent', *command])}")
     return 128 + stopped.signal
-
-
-def ask(question: str) -> None:
-    if not sys.stdin.isatty():
-        raise BadInput(f"{question} If that is what you want, add --yes.")
-    if input(f"{question} Start? [y/N] ").strip().lower() not in ("y", "yes"):
-        raise BadInput("Nothing was started.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 from detent.algorithms import ALGORITHMS
 from detent.critics import CRITICS
 from detent.errors import BadInput
+from detent.files import Corrupt
 from detent.heads import HEADS
 from detent.options import flag, options_of
 from detent.runs import loggers
@@ -22,7 +24,7 @@ from detent.runs.progress import follow, rounded, say
 from detent.runs.training import Record
 from detent.tasks import find_task
 from detent.trunks import TRUNKS
-from detent.verbs.flags import Parser, import_flag, import_modules, location, positive_number
+from detent.verbs.flags import Parser, ask, import_flag, import_modules, location, positive_number
 from detent.verbs.stopping import Stop
 
 
@@ -54,7 +56,21 @@ def main(argv: list[str]) -> int:
     run = c.Run(task, *_names(chosen)[1:], **options)
     out = os.path.join(here, args.out or os.path.join("runs", run.slug))
     init = os.path.join(here, args.init_from) if args.init_from else None
+    if args.overwrite and not args.yes:
+        _ask_to_overwrite(RunDirectory(out))
     return carry_out(run, out, args, resume=args.resume, init=init)
+
+
+def _ask_to_overwrite(directory: RunDirectory) -> None:
+    """Ask before a run is deleted, unless it has not made a step."""
+    if not (directory.exists and directory.begun):
+        return
+    steps = 0
+    with contextlib.suppress(Corrupt):
+        for record in directory.each_record():
+            steps = int(record["time/total_timesteps"] or 0)
+    told = f"a run of {steps:,} steps" if steps else "a run"
+    ask(f"{directory.path} holds {told}, which --overwrite deletes.", "Delete it?", "Nothing was deleted.")
 
 
 def _names(chosen: argparse.Namespace) -> c.Names:
@@ -78,6 +94,10 @@ def _parser(chosen: argparse.Namespace) -> Parser:
     where = parser.add_argument_group("the run directory")
     where.add_argument("--out", type=location, help="the run directory (default: runs/<task>-<algo>-<head>-<seed>)")
     where.add_argument("--resume", action="store_true", help="continue the run in --out, if there is one")
+    where.add_argument(
+        "--overwrite", action="store_true", help="delete the run in --out, if there is one, after asking"
+    )
+    where.add_argument("--yes", action="store_true", help="with --overwrite, do not ask")
     where.add_argument("--init-from", type=location, metavar="RUN", help="start from the parameters of another run")
     execution_flags(where)
     preset, names = c.preset_values(_names(chosen)), _names(chosen)
@@ -138,6 +158,7 @@ def carry_out(run: c.Run, out: str, args: argparse.Namespace, resume: bool, init
     stopped = Stop()
     how = Execution(
         resume=resume,
+        overwrite=getattr(args, "overwrite", False),
         max_minutes=positive_number("--max-minutes", args.max_minutes),
         checkpoint_seconds=60 * (positive_number("--checkpoint-minutes", args.checkpoint_minutes) or 1.0),
         keep_all=args.keep == "all",
