@@ -21,7 +21,7 @@ from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.vec_env import VecNormalize
 
 from detent.errors import BadInput
-from detent.gymnasium import DiscretizeActions
+from detent.wrappers import DiscretizeActions
 from detent.heads import HEADS
 from detent.sb3 import (
     BetaDistribution,
