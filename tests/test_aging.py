@@ -127,12 +127,23 @@ def described_identity(record):
 
 # --- names that 0.1.0 documented ---
 
-DOCUMENTED = """
-    detent.checking.check detent.configuration.Run detent.configuration.Settings detent.directory.RunDirectory
-    detent.gymnasium.DiscretizeActions detent.progress.follow detent.runs.Execution detent.runs.evaluate_run
-    detent.scheduling.sweep detent.statistics.iqm detent.sweeps.plan_from_file detent.sweeps.plan_from_flags
-    detent.sweeps.read_plan detent.sweeps.run_name detent.training.Record
-""".split()
+DOCUMENTED = [
+    "detent.checking.check",
+    "detent.configuration.Run",
+    "detent.configuration.Settings",
+    "detent.directory.RunDirectory",
+    "detent.gymnasium.DiscretizeActions",
+    "detent.progress.follow",
+    "detent.runs.Execution",
+    "detent.runs.evaluate_run",
+    "detent.scheduling.sweep",
+    "detent.statistics.iqm",
+    "detent.sweeps.plan_from_file",
+    "detent.sweeps.plan_from_flags",
+    "detent.sweeps.read_plan",
+    "detent.sweeps.run_name",
+    "detent.training.Record",
+]
 
 
 @pytest.mark.parametrize("name", DOCUMENTED)
