@@ -58,7 +58,7 @@ def _fields(path: str) -> dict[str, int]:
 
 
 def soak(minutes: float, out: Path) -> dict[str, NDArray[np.float64]]:
-    """Train for so many minutes; the samples, field by field."""
+    """Train for this many minutes; the samples, field by field."""
     run = Run(TASK, steps=10**12, eval_every=50_000)
     how = Execution(max_minutes=minutes, checkpoint_seconds=10.0)
     # Written to now, so that the samples themselves need no more memory as they grow in number.

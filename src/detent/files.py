@@ -208,7 +208,7 @@ def beginning(path: Path, size: int = 1024) -> bytes:
 
 @contextmanager
 def _readable(path: Path, largest: float = math.inf) -> Iterator[io.BufferedReader]:
-    """A regular file of no more than so many bytes; whatever cannot be read is a sentence."""
+    """A regular file of at most this many bytes; whatever cannot be read is a sentence."""
     try:
         with open(opened(path), "rb") as file:
             if os.fstat(file.fileno()).st_size > largest:

@@ -64,8 +64,8 @@ class PPO:
     )  # fmt: skip
     kl_from: str = option(
         "distributions",
-        f"what --target-kl limits: the KL between the distributions, on {KL_SAMPLES} samples of the batch, or an "
-        "estimate from the very actions being fitted, which is larger for heads with many outputs",
+        f"what --target-kl limits: distributions, the KL between them, on {KL_SAMPLES} samples of the batch; or "
+        "samples, an estimate from the very actions being fitted, which is larger for heads with many outputs",
         choices=("distributions", "samples"),
         baseline="samples",
     )

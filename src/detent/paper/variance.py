@@ -177,7 +177,7 @@ def rollout_variances(
     """The variance of the gradient over the samples of a rollout, by the name of the weights."""
     value = agent.value(parameters, rollout.observation)
     cut: Sample = minibatches(key, samples(ppo, rollout, value, value), ppo.minibatch_size)
-    # PPO standardises the advantages of each minibatch by itself.
+    # PPO standardises the advantages of each minibatch separately.
     advantage = jax.vmap(standardized)(cut).reshape(-1)
     batch: Sample = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), cut)
     scores = hidden_scores(agent, parameters, batch.observation, batch.action)

@@ -15,7 +15,7 @@ from detent.sweeps.job import Event
 
 
 def follow_sweep(events: Iterator[Event], total: int, steps: int, title: str = "sweep") -> Iterator[Event]:
-    """Pass the events of a sweep of so many runs and steps on, showing how far it is: one line in all and one per run
+    """Pass the events of a sweep of this many runs and steps on, showing how far it is: one line in all and one per run
     under way in a terminal, elsewhere a line per run that has ended."""
     tally, watched = _Tally(total, steps), Patient(sys.stderr)
     if sys.stderr is None or not sys.stderr.isatty():

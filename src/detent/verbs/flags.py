@@ -80,7 +80,7 @@ def parse(parser: Parser, argv: list[str]) -> argparse.Namespace:
 def import_flag(parser: Parser) -> None:
     parser.add_argument(
         "--import", dest="imports", action="append", default=[], metavar="MODULE",
-        help="import this module first, for heads, algorithms and tasks of your own; may be repeated",
+        help="import this module first, for heads, tasks, algorithms, trunks and critics of your own; repeatable",
     )  # fmt: skip
 
 

@@ -40,7 +40,7 @@ def main(argv: list[str]) -> int:
         "--reference",
         type=location,
         metavar="FILE",
-        help="published numbers to show beside: paper, or a TOML file (docs/report.md)",
+        help="published numbers to show alongside: paper, or a TOML file (docs/report.md)",
     )
     parser.add_argument("--serve", action="store_true", help="serve a self-updating page, on this machine only")
     parser.add_argument("--port", metavar="N", default="8000", help="port for --serve; 0 for any (default: 8000)")

@@ -56,10 +56,10 @@ def _parser() -> Parser:
         description="Train many policies, one single-threaded run per core. Finished runs are\n"
         "skipped and interrupted runs continue: repeat the command at any time.",
         epilog="Every option of `detent train` is a flag here too, with one or more values. An\n"
-        "option is ignored for heads and algorithms that do not have it. Values can be\n"
-        "ranges (--seed 0-4) or, with --draws, drawn at random: uniform:LOW,HIGH,\n"
-        "log-uniform:LOW,HIGH or choice:A,B,C. A file has the same keys, written with\n"
-        "underscores; flags override it. See docs/sweeps.md.\n\n"
+        "option applies to the heads, algorithms, trunks and critics that have it.\n"
+        "Values can be ranges (--seed 0-4) or, with --draws, drawn at random:\n"
+        "uniform:LOW,HIGH, log-uniform:LOW,HIGH or choice:A,B,C. A file has the same\n"
+        "keys, written with underscores; flags override it. See docs/sweeps.md.\n\n"
         "The exit code is 0 if every run finished or diverged, and 3 if some failed.",
     )
     parser.add_argument("file", type=location, nargs="?", metavar="FILE.toml", help="a sweep as a file")
