@@ -42,12 +42,15 @@ def readable(value: float) -> float:
 
 
 def uniform(low: float, high: float) -> Draw:
+    """Any value between two bounds; if the option is a whole number, both bounds are possible."""
     return Draw("uniform", (low, high))
 
 
 def log_uniform(low: float, high: float) -> Draw:
+    """The same with a uniform logarithm, for values that may differ by orders of magnitude."""
     return Draw("log_uniform", (low, high))
 
 
 def choice(*values: Any) -> Draw:
+    """One of some values."""
     return Draw("choice", values)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from detent.files import read_json
+from detent.errors import DetentError
+from detent.files import Corrupt, read_json
 from detent.report import statistics
 from detent.report.statistics import Interval
 from detent.report.summaries import RunSummary
@@ -63,7 +65,13 @@ FRESH = Schema(
         "best": RETURNS,
     },
 )
-YARDSTICK = Schema("a yardstick", dict.fromkeys(("mean", "distance"), Field(is_number, "a number")))
+YARDSTICK = Schema(
+    "a yardstick",
+    {
+        "mean": Field(is_number, "a number"),
+        "distance": Field(lambda value: is_number(value) and value > 0, "a number greater than 0"),
+    },
+)
 
 
 def _are(schema: Schema) -> Callable[[Any], bool]:
@@ -91,7 +99,11 @@ STUDY = Schema(
 
 def read_study(place: Path) -> dict[str, Any]:
     """The study in a directory, checked."""
-    return read_json(place / FILE, STUDY, LARGEST)
+    study = read_json(place / FILE, STUDY, LARGEST)
+    fresh, tasks = study["fresh"], study["yardsticks"].keys()
+    if fresh and not all(fresh[who].keys() == tasks and all(fresh[who].values()) for who in ("default", "best")):
+        raise Corrupt(f"{place / FILE} is damaged: the check on fresh seeds is of other tasks; use another copy of it.")
+    return study
 
 
 def found_studies(places: Iterable[str | os.PathLike[str]]) -> list[Path]:
@@ -127,9 +139,12 @@ def fresh_tasks(fresh: Mapping[str, Any]) -> list[FreshTask]:
 
 
 def fresh_score(study: Mapping[str, Any]) -> Interval:
-    """The winner's mean return less the default settings', in units of the yardsticks, averaged over tasks."""
-    fresh, units = study["fresh"], {task: one["distance"] for task, one in study["yardsticks"].items()}
-    best, default = ([[x / units[t] for x in fresh[who][t]] for t in units] for who in ("best", "default"))
+    """The winner's score on fresh seeds less that of the default settings: as a trial's, but run by run."""
+    fresh, units = study["fresh"], study["yardsticks"]
+    best, default = (
+        [[math.asinh((x - u["mean"]) / u["distance"]) for x in fresh[who][task]] for task, u in units.items()]
+        for who in ("best", "default")
+    )
     return statistics.difference(best, default)
 
 
@@ -141,7 +156,10 @@ def best_of(study: Mapping[str, Any]) -> dict[str, Any] | None:
 
 def study_data(place: Path, runs: Sequence[RunSummary]) -> dict[str, Any]:
     """What the page shows of a study: `runs` become indices into the page's list."""
-    study = read_study(place)
+    try:
+        study = read_study(place)
+    except DetentError as error:  # which spoils no other part of the page
+        return {"name": place.resolve().name, "why": str(error)}
     index = {run.path.resolve(): number for number, run in enumerate(runs)}
     best = best_of(study)
     drawn = [(0, "default"), *([(best["number"], "best")] if best and best["number"] else [])]

@@ -63,7 +63,7 @@ def told(study: Mapping[str, Any], winner: Trial) -> Iterator[str]:
         return
     across = fresh_score(study)
     yield f"The winner's own score, {winner.score:+.3f}, flatters: it won because it was the highest."
-    yield f"On fresh seeds its gain is {across.value:+.3f} of the yardstick{_ends(across, '+.3f')}."
+    yield f"On fresh seeds it is {across.value:+.3f}{_ends(across, '+.3f')}."
 
 
 def _shown(interval: Interval) -> str:

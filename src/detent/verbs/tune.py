@@ -34,7 +34,7 @@ from detent.tuning.search import RUNS, Found, Study, Trial, search
 from detent.tuning.space import Space, asked_by_file, asked_by_flags, find_space
 from detent.verbs.flags import Parser, import_flag, import_modules, location, positive_number
 from detent.verbs.stopping import Stop
-from detent.verbs.sweep import sweep_flags
+from detent.verbs.sweep import MANY_RUNS, ask, sweep_flags
 from detent.verbs.train import preset_help
 
 PAGE = "report.html"
@@ -57,7 +57,9 @@ def main(argv: list[str]) -> int:
     if args.dry_run:
         _print_plan(study, trials, out)
         return 0
-    files.check_same(study, out)
+    new = files.check_same(study, out) is None
+    if new and not args.yes and _count(study, trials) > MANY_RUNS:
+        ask(f"This is a search of {_count(study, trials):,} runs.")
     stopped = Stop()
     try:
         with locked(out, "tuning"), stopped:
@@ -85,6 +87,7 @@ def _tune(study: Study, trials: int, fresh_seeds: int, out: Path, args: argparse
     made = study.runs(best.values, seeds=[0])[0]
     command = f"detent train {made.names.task} --head {made.names.head} --algo {made.names.algo}"
     preset = files.write_preset(made, f"{command} --preset {files.PRESET}", out)
+    failed = False
     if fresh_seeds:
         try:
             fresh = winner.check(study, best, fresh_seeds, out, carry_out)
@@ -93,11 +96,12 @@ def _tune(study: Study, trials: int, fresh_seeds: int, out: Path, args: argparse
                 say(line)
         except Failed as failure:
             say(f"The check on fresh seeds has failed: {failure}.")
+            failed = True
     say(f"The best settings: {winner.flags(study, best)}")
     say(f"as a preset: {preset}")
     write_page(load_runs([out]), out / PAGE, studies=[out])
     say(f"as a page: {out / PAGE}")
-    return 0
+    return 3 if failed else 0
 
 
 # --- what to search ---
@@ -228,9 +232,14 @@ def _line(trial: Trial, best: Trial) -> str:
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
+def _count(study: Study, trials: int) -> int:
+    """Runs of the search, without the check on fresh seeds."""
+    return (trials + 1) * study.seeds * len(study.tasks)
+
+
 def _print_plan(study: Study, trials: int, out: Path) -> None:
     for name, draw in study.space.items():
         ends = ", ".join(map(str, draw.values))
         print(f"{name:<22} {draw.kind:<12} {ends}")
-    runs = (trials + 1) * study.seeds * len(study.tasks)
+    runs = _count(study, trials)
     print(f"{trials:,} trials and the default settings, {runs:,} runs of {study.steps:,} steps; {out}")

@@ -713,13 +713,14 @@
     if (!f.trial) return h("p", {}, "No trial scored higher than the default settings.");
     return [h("div", { class: "scroll" }, h("table", { class: "fresh" }, h("thead", {}, h("tr", {}, ["task", "default (IQM)", "best (IQM)", "difference of means", ""].map(text => h("th", {}, text)))),
       h("tbody", {}, f.tasks.map(t => h("tr", {}, h("td", {}, t.task), h("td", {}, within(t.default)), h("td", {}, within(t.best)), h("td", {}, within(t.difference)), h("td", {}, verdict(t, false))))))),
-      h("p", { class: "note" }, `The winner's own score, ${signed(own)}, flatters: it won because it was the highest. On fresh seeds its gain, in units of the same yardstick, is `, within(f.score), ".")];
+      h("p", { class: "note" }, `The winner's own score, ${signed(own)}, flatters: it won because it was the highest. On fresh seeds it scores higher than the default settings by `, within(f.score), ".")];
   }
   function drawStudies() {
     for (const p of studyPanels) seen?.unobserve(p.canvas);
     studyPanels = [];
     $("tuning").hidden = !D.studies.length;
     $("studies").replaceChildren(...D.studies.flatMap(s => {
+      if (s.why) return [h("h3", {}, s.name), h("p", { class: "bad" }, s.why)];
       const own = s.tasks.map(task => newPanel(task, s.curves.flatMap(c => c.runs.map(i => D.runs[i])).filter(r => r.task === task && r.curve),
         h("span", {}, " · return", s.curves.filter(c => c.runs.length).map(c => [" · ", swatch(variant(D.runs[c.runs[0]])), ` ${c.label}`]).flat())));
       studyPanels.push(...own);
