@@ -8,11 +8,13 @@ import shutil
 import subprocess
 import sys
 
+import gymnasium
 import numpy as np
 import pytest
 
 import detent
 from detent.cli import main
+from detent.environments import checking
 from detent.errors import BadInput
 from detent.policy import Policy
 from detent.runs.acting import acting
@@ -37,6 +39,7 @@ def place(tmp_path, monkeypatch):
 
 
 CART = """
+import gymnasium
 import gymnasium
 import numpy as np
 
@@ -325,3 +328,53 @@ class OldReset(Cart):
     assert main(["train", f"cart:{name}", *QUICK, "--out", "run"]) == 2
     for said in (" ".join(checked.split()), capsys.readouterr().err):
         assert WRONG[name] in said
+
+
+# --- an environment that a module registers ---
+
+PARKING = """
+import gymnasium
+gymnasium.register("entry/parking-v0", entry_point="cart:Cart")
+"""
+
+
+def test_an_id_that_a_module_registers_is_a_task(cart, capsys):
+    (cart / "parking.py").write_text(PARKING)
+    assert main(["train", "entry/parking-v0", *QUICK]) == 2
+    assert "by its id and --import MODULE" in capsys.readouterr().err
+    try:
+        assert main(["train", "parking:entry/parking-v0", *QUICK, "--out", "run"]) == 0
+        assert main(["eval", "run", "--episodes", "1"]) == 2
+        assert "--import parking" in capsys.readouterr().err
+        assert main(["eval", "run", "--episodes", "1", "--import", "parking"]) == 0
+        assert main(["check", "parking:entry/nothing-v0"]) == 2
+        assert "registers no such environment" in capsys.readouterr().err
+    finally:
+        gymnasium.registry.pop("entry/parking-v0", None)
+
+
+# --- small things ---
+
+
+def test_a_policy_is_shown_in_one_line(finished):
+    shown = repr(detent.load(finished))
+    assert shown.startswith("<Policy for probe/action, head ordinal, after 64 steps: ") and len(shown) < 120
+
+
+def test_one_minute_is_not_several():
+    assert [checking._duration(minutes) for minutes in (1.1, 2.0, 60.0, 180.0)] == [
+        "1 minute", "2 minutes", "60 minutes", "3 hours",
+    ]  # fmt: skip
+
+
+def test_check_keeps_the_flags_in_the_command_that_it_suggests(cart, capsys):
+    (cart / "other.py").write_text("")
+    assert (
+        main(["check", "gymnasium/Pendulum-v1", "--steps", "50", "--import", "other", "--env-kwargs", '{"g": 9.8}'])
+        == 0
+    )
+    assert (
+        capsys.readouterr()
+        .out.rstrip()
+        .endswith("""detent train gymnasium/Pendulum-v1 --env-kwargs '{"g": 9.8}' --import other""")
+    )
