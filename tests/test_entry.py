@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from detent.cli import main
 from detent.environments import checking
 from detent.errors import BadInput
 from detent.policy import Policy
+from detent.runs import progress
 from detent.runs.acting import acting
 from detent.runs.directory import RunDirectory
 from detent.runs.run import Run
@@ -378,3 +380,37 @@ def test_check_keeps_the_flags_in_the_command_that_it_suggests(cart, capsys):
         .out.rstrip()
         .endswith("""detent train gymnasium/Pendulum-v1 --env-kwargs '{"g": 9.8}' --import other""")
     )
+
+
+# --- starting ---
+
+
+def test_compiled_programs_are_kept_in_the_users_cache(tmp_path, monkeypatch):
+    program = """
+import os, sys
+from detent.runs.compilation import keep_programs
+keep_programs()
+import jax
+print(jax.config.jax_compilation_cache_dir, jax.config.jax_compilation_cache_max_size)
+"""
+
+    def told(**environment):
+        kept = {k: v for k, v in os.environ.items() if not k.startswith("JAX_")}
+        asked = [sys.executable, "-c", program]
+        done = subprocess.run(asked, env={**kept, **environment}, capture_output=True, text=True, check=True)
+        assert not done.stderr
+        return done.stdout.split()
+
+    place, size = told(XDG_CACHE_HOME=str(tmp_path))
+    assert place.startswith(f"{tmp_path}/detent/") and int(size) > 0
+    assert told(XDG_CACHE_HOME=str(tmp_path), DETENT_COMPILATION_CACHE="off")[0] == "None"
+    assert told(XDG_CACHE_HOME=str(tmp_path), JAX_COMPILATION_CACHE_DIR="/else")[0] == "/else"
+    (tmp_path / "file").write_text("")
+    assert told(XDG_CACHE_HOME=str(tmp_path / "file"))[0] == "None"
+
+
+def test_the_time_left_is_told_from_the_second_iteration_on():
+    rate = progress._Rate()
+    record = {"time/total_timesteps": 64, "time/fps": 1.0, "rollout/ep_rew_mean": None}
+    assert progress._text(record, rate, 6464) == "64/6.46k steps  return -"
+    assert progress._text({**record, "time/fps": 100.0}, rate, 6464) == "64/6.46k steps  return -  100/s  1:04 left"

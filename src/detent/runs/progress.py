@@ -83,14 +83,16 @@ def _lines(records: Iterator[Record], name: str, total: int) -> Iterator[Record]
 
 
 class _Rate:
-    """Steps per second, averaged over the last ten seconds or so."""
+    """Steps per second, averaged over the last ten seconds or so; None after the first iteration of a process."""
 
     def __init__(self) -> None:
+        self._compiled = False
         self.smooth: float | None = None
 
-    def update(self, fps: float, iteration: int) -> float:
-        if iteration <= 1:  # most of it is compilation
-            return fps
+    def update(self, fps: float) -> float | None:
+        if not self._compiled:  # which was most of the first iteration
+            self._compiled = True
+            return None
         self.smooth = fps if self.smooth is None else 0.95 * self.smooth + 0.05 * fps
         return self.smooth
 
@@ -101,13 +103,12 @@ def _steps(record: Record) -> int:
 
 def _text(record: Record, rate: _Rate, total: int) -> str:
     steps = _steps(record)
-    speed = rate.update(record["time/fps"] or 0.0, int(record["time/iterations"] or 0))
+    speed = rate.update(record["time/fps"] or 0.0)
     value = record["rollout/ep_rew_mean"]
-    left = max(0, total - steps) / max(speed, 1e-9)
-    return (
-        f"{short(steps)}/{short(total)} steps  {speed:,.0f}/s  "
-        f"return {'-' if value is None else rounded(value)}  {clock(left)} left"
-    )
+    shown = f"{short(steps)}/{short(total)} steps  return {'-' if value is None else rounded(value)}"
+    if speed is None:
+        return shown
+    return f"{shown}  {speed:,.0f}/s  {clock(max(0, total - steps) / max(speed, 1e-9))} left"
 
 
 def rounded(value: float) -> str:
