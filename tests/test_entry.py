@@ -414,3 +414,29 @@ def test_the_time_left_is_told_from_the_second_iteration_on():
     record = {"time/total_timesteps": 64, "time/fps": 1.0, "rollout/ep_rew_mean": None}
     assert progress._text(record, rate, 6464) == "64/6.46k steps  return -"
     assert progress._text({**record, "time/fps": 100.0}, rate, 6464) == "64/6.46k steps  return -  100/s  1:04 left"
+
+
+# --- sweeps ---
+
+
+@pytest.mark.slow
+def test_a_sweep_ends_with_a_table_and_a_hung_run_is_killed(cart, capsys):
+    (cart / "cart.py").write_text(f"""{CART}
+import time
+
+class Hangs(Cart):
+    def step(self, action):
+        time.sleep(1000)
+""")
+    tasks = ["--task", "cart:Cart", "cart:Hangs", "--import", "cart"]
+    flags = ["--seeds", "2", "--out", "s", "--jobs", "4", "--max-minutes", "0.4", *QUICK, "--steps", "256"]
+    assert main(["sweep", *tasks, *flags]) == 3
+    shown = capsys.readouterr().out.splitlines()
+    assert shown[0].split() == ["group", "runs", "mean", "95%", "interval"]
+    assert shown[1].startswith("cart:Cart · ordinal") and " to " in shown[1]
+    assert shown[2].startswith("cart:Hangs · ordinal") and shown[2].endswith("2 failed")
+    assert shown[-1].startswith("For curves and comparisons: detent report ")
+    hung = next(path for path in (cart / "s").iterdir() if "Hangs" in path.name)
+    assert RunDirectory(hung).outcome() == ("failed", "it took longer than --max-minutes 0.4 and was killed")
+    assert main(["ls", "s"]) == 0
+    assert capsys.readouterr().out.splitlines() == shown[:3]

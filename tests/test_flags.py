@@ -81,6 +81,7 @@ COMMANDS = {
     "export": [(["run"], ["--to=numpy", "--out=policy.py"])],
     "play": [(["run"], ["--out=film"])],
     "card": [(["bare"], ["--out=card.md"])],
+    "ls": [(["bare"], [])],
     "report": [(["bare"], ["--out=page.html"])],
     "paper": [([], [])],
     "paper run": [(["figure1"], ["--task=Hopper", "--algo=ppo", "--head=gaussian", "--no-tuning", "--dry-run"])],
