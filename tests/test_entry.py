@@ -16,6 +16,7 @@ import pytest
 import detent
 from detent.cli import main
 from detent.environments import checking
+from detent.environments.serial import make_all
 from detent.errors import BadInput
 from detent.policy import Policy
 from detent.runs import progress
@@ -440,3 +441,29 @@ class Hangs(Cart):
     assert RunDirectory(hung).outcome() == ("failed", "it took longer than --max-minutes 0.4 and was killed")
     assert main(["ls", "s"]) == 0
     assert capsys.readouterr().out.splitlines() == shown[:3]
+
+
+def test_a_run_whose_return_never_moved_says_so(cart, capsys):
+    (cart / "cart.py").write_text(f"""{CART}
+class Same(Cart):
+    def step(self, action):
+        return *super().step(action)[:1], 1.0, *super().step(action)[2:]
+""")
+    assert main(["train", "cart:Same", *QUICK, "--steps", "1000", "--out", "same"]) == 0
+    assert "The return was the same from beginning to end" in capsys.readouterr().out
+    assert main(["train", "cart:Cart", *QUICK, "--steps", "1000", "--out", "other"]) == 0
+    assert "The return was the same" not in capsys.readouterr().out
+
+
+def test_a_long_name_leaves_room_on_the_line():
+    short = progress.fitted("my_long_module_make_environment-ppo-ordinal_released-12")
+    assert len(short) <= 24 and short.endswith("...eleased-12")
+    assert progress.fitted("Ant-v5-ppo-beta-0") == "Ant-v5-ppo-beta-0"
+
+
+def test_a_missing_package_is_answered_with_the_extra(cart):
+    def make():
+        raise gymnasium.error.DependencyNotInstalled("Box2D is not installed, you can install it by run ...")
+
+    with pytest.raises(BadInput, match=r"own needs .* install it with pip install 'detent-rl\[box2d\]'\.$"):
+        make_all(make, "own", 1)

@@ -65,11 +65,16 @@ def follow(records: Iterator[Record], name: str, total: int) -> Iterator[Record]
         console=Console(file=Patient(sys.stderr)),  # type: ignore[arg-type]
     )
     with bar:
-        task: TaskID = bar.add_task(name, total=total, text="compiling ...")
+        task: TaskID = bar.add_task(fitted(name), total=total, text="compiling ...")
         rate = _Rate()
         for record in records:
             bar.update(task, completed=_steps(record), text=_text(record, rate, total))
             yield record
+
+
+def fitted(name: str, most: int = 24) -> str:
+    """A name that leaves room for the rest of a line of 80 characters: of a long one, the two ends."""
+    return name if len(name) <= most else f"{name[: most // 2 - 1]}...{name[len(name) - most // 2 + 2 :]}"
 
 
 def _lines(records: Iterator[Record], name: str, total: int) -> Iterator[Record]:
