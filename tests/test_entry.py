@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import shutil
 import subprocess
 import sys
 
+import gymnasium
 import numpy as np
 import pytest
 
 import detent
 from detent.cli import main
+from detent.environments import checking
+from detent.environments.serial import make_all
 from detent.errors import BadInput
 from detent.policy import Policy
+from detent.runs import progress
 from detent.runs.acting import acting
 from detent.runs.directory import RunDirectory
 from detent.runs.run import Run
@@ -37,6 +42,7 @@ def place(tmp_path, monkeypatch):
 
 
 CART = """
+import gymnasium
 import gymnasium
 import numpy as np
 
@@ -325,3 +331,139 @@ class OldReset(Cart):
     assert main(["train", f"cart:{name}", *QUICK, "--out", "run"]) == 2
     for said in (" ".join(checked.split()), capsys.readouterr().err):
         assert WRONG[name] in said
+
+
+# --- an environment that a module registers ---
+
+PARKING = """
+import gymnasium
+gymnasium.register("entry/parking-v0", entry_point="cart:Cart")
+"""
+
+
+def test_an_id_that_a_module_registers_is_a_task(cart, capsys):
+    (cart / "parking.py").write_text(PARKING)
+    assert main(["train", "entry/parking-v0", *QUICK]) == 2
+    assert "by its id and --import MODULE" in capsys.readouterr().err
+    try:
+        assert main(["train", "parking:entry/parking-v0", *QUICK, "--out", "run"]) == 0
+        assert main(["eval", "run", "--episodes", "1"]) == 2
+        assert "--import parking" in capsys.readouterr().err
+        assert main(["eval", "run", "--episodes", "1", "--import", "parking"]) == 0
+        assert main(["check", "parking:entry/nothing-v0"]) == 2
+        assert "registers no such environment" in capsys.readouterr().err
+    finally:
+        gymnasium.registry.pop("entry/parking-v0", None)
+
+
+# --- small things ---
+
+
+def test_a_policy_is_shown_in_one_line(finished):
+    shown = repr(detent.load(finished))
+    assert shown.startswith("<Policy for probe/action, head ordinal, after 64 steps: ") and len(shown) < 120
+
+
+def test_one_minute_is_not_several():
+    assert [checking._duration(minutes) for minutes in (1.1, 2.0, 60.0, 180.0)] == [
+        "1 minute", "2 minutes", "60 minutes", "3 hours",
+    ]  # fmt: skip
+
+
+def test_check_keeps_the_flags_in_the_command_that_it_suggests(cart, capsys):
+    (cart / "other.py").write_text("")
+    assert (
+        main(["check", "gymnasium/Pendulum-v1", "--steps", "50", "--import", "other", "--env-kwargs", '{"g": 9.8}'])
+        == 0
+    )
+    assert (
+        capsys.readouterr()
+        .out.rstrip()
+        .endswith("""detent train gymnasium/Pendulum-v1 --env-kwargs '{"g": 9.8}' --import other""")
+    )
+
+
+# --- starting ---
+
+
+def test_compiled_programs_are_kept_in_the_users_cache(tmp_path, monkeypatch):
+    program = """
+import os, sys
+from detent.runs.compilation import keep_programs
+keep_programs()
+import jax
+print(jax.config.jax_compilation_cache_dir, jax.config.jax_compilation_cache_max_size)
+"""
+
+    def told(**environment):
+        kept = {k: v for k, v in os.environ.items() if not k.startswith("JAX_")}
+        asked = [sys.executable, "-c", program]
+        done = subprocess.run(asked, env={**kept, **environment}, capture_output=True, text=True, check=True)
+        assert not done.stderr
+        return done.stdout.split()
+
+    place, size = told(XDG_CACHE_HOME=str(tmp_path))
+    assert place.startswith(f"{tmp_path}/detent/") and int(size) > 0
+    assert told(XDG_CACHE_HOME=str(tmp_path), DETENT_COMPILATION_CACHE="off")[0] == "None"
+    assert told(XDG_CACHE_HOME=str(tmp_path), JAX_COMPILATION_CACHE_DIR="/else")[0] == "/else"
+    (tmp_path / "file").write_text("")
+    assert told(XDG_CACHE_HOME=str(tmp_path / "file"))[0] == "None"
+
+
+def test_the_time_left_is_told_from_the_second_iteration_on():
+    rate = progress._Rate()
+    record = {"time/total_timesteps": 64, "time/fps": 1.0, "rollout/ep_rew_mean": None}
+    assert progress._text(record, rate, 6464) == "64/6.46k steps  return -"
+    assert progress._text({**record, "time/fps": 100.0}, rate, 6464) == "64/6.46k steps  return -  100/s  1:04 left"
+
+
+# --- sweeps ---
+
+
+@pytest.mark.slow
+def test_a_sweep_ends_with_a_table_and_a_hung_run_is_killed(cart, capsys):
+    (cart / "cart.py").write_text(f"""{CART}
+import time
+
+class Hangs(Cart):
+    def step(self, action):
+        time.sleep(1000)
+""")
+    tasks = ["--task", "cart:Cart", "cart:Hangs", "--import", "cart"]
+    flags = ["--seeds", "2", "--out", "s", "--jobs", "4", "--max-minutes", "0.4", *QUICK, "--steps", "256"]
+    assert main(["sweep", *tasks, *flags]) == 3
+    shown = capsys.readouterr().out.splitlines()
+    assert shown[0].split() == ["group", "runs", "mean", "95%", "interval"]
+    assert shown[1].startswith("cart:Cart · ordinal") and " to " in shown[1]
+    assert shown[2].startswith("cart:Hangs · ordinal") and shown[2].endswith("2 failed")
+    assert shown[-1].startswith("For curves and comparisons: detent report ")
+    hung = next(path for path in (cart / "s").iterdir() if "Hangs" in path.name)
+    assert RunDirectory(hung).outcome() == ("failed", "it took longer than --max-minutes 0.4 and was killed")
+    assert main(["ls", "s"]) == 0
+    assert capsys.readouterr().out.splitlines() == shown[:3]
+
+
+def test_a_run_whose_return_never_moved_says_so(cart, capsys):
+    (cart / "cart.py").write_text(f"""{CART}
+class Same(Cart):
+    def step(self, action):
+        return *super().step(action)[:1], 1.0, *super().step(action)[2:]
+""")
+    assert main(["train", "cart:Same", *QUICK, "--steps", "1000", "--out", "same"]) == 0
+    assert "The return was the same from beginning to end" in capsys.readouterr().out
+    assert main(["train", "cart:Cart", *QUICK, "--steps", "1000", "--out", "other"]) == 0
+    assert "The return was the same" not in capsys.readouterr().out
+
+
+def test_a_long_name_leaves_room_on_the_line():
+    short = progress.fitted("my_long_module_make_environment-ppo-ordinal_released-12")
+    assert len(short) <= 24 and short.endswith("...eleased-12")
+    assert progress.fitted("Ant-v5-ppo-beta-0") == "Ant-v5-ppo-beta-0"
+
+
+def test_a_missing_package_is_answered_with_the_extra(cart):
+    def make():
+        raise gymnasium.error.DependencyNotInstalled("Box2D is not installed, you can install it by run ...")
+
+    with pytest.raises(BadInput, match=r"own needs .* install it with pip install 'detent-rl\[box2d\]'\.$"):
+        make_all(make, "own", 1)

@@ -82,6 +82,7 @@ COMMANDS = {
     "export": [(["run"], ["--to=numpy", "--out=policy.py"])],
     "play": [(["run"], ["--out=film"])],
     "card": [(["bare"], ["--out=card.md"])],
+    "ls": [(["bare"], [])],
     "report": [(["bare"], ["--out=page.html"])],
     "paper": [([], [])],
     "paper run": [(["figure1"], ["--task=Hopper", "--algo=ppo", "--head=gaussian", "--no-tuning", "--dry-run"])],
@@ -122,6 +123,8 @@ def commands(verb, count):
     for (given, flags), (action, needed) in itertools.product(COMMANDS[verb], arguments(verb)):
         rng = random.Random(f"{verb} {action.option_strings} {action.dest}")
         tried = values(rng, count)
+        if "--debug" in action.option_strings:  # which is there to show tracebacks
+            continue
         if {"--import", "--task"} & set(action.option_strings):  # flags that are there to execute what they name
             tried = [value for value in tried if not value.startswith("canary")]
         if isinstance(action, argparse._HelpAction):
@@ -347,7 +350,7 @@ REFUSED = {
     "an endless reference": ("report run --reference /dev/zero", "/dev/zero should have tables [[result]]"),
     "squared bins": ("paper run figure5a --bins ²", "--bins must be a whole number of at least 2, not '²'"),
     "a place in a file": ("train probe/action --steps 8 --out binary/run", "Not a directory"),
-    "colours": ("eval \x1b[31mred", r"\x1b[31mred is not a run directory"),
+    "colours": ("eval \x1b[31mred", r"\x1b[31mred does not exist"),
 }  # fmt: skip
 
 

@@ -26,6 +26,7 @@ VERBS = {
     "export": "write a policy as ONNX, NumPy or C",
     "play": "record a film of a trained policy",
     "card": "write the model card of a run",
+    "ls": "list runs as a table: means and intervals",
     "report": "show runs on one HTML page, and in figures",
     "paper": "run and show the paper's figures and tables",
     "check": "check an environment of your own",

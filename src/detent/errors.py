@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import sysconfig
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -84,7 +83,6 @@ def one_line(error: BaseException) -> str:
 
 
 OURS = os.path.dirname(os.path.abspath(__file__)) + os.sep
-INSTALLED = tuple(sysconfig.get_path(kind) + os.sep for kind in ("stdlib", "platstdlib", "purelib", "platlib"))
 
 
 def users_frame(error: BaseException) -> str | None:
@@ -92,12 +90,15 @@ def users_frame(error: BaseException) -> str | None:
 
     An exception raised inside NumPy is of most use with the line that called NumPy.
     """
+    import sysconfig  # here, because policies act without it
+
+    installed = tuple(sysconfig.get_path(kind) + os.sep for kind in ("stdlib", "platstdlib", "purelib", "platlib"))
     frames = [
         frame
         for frame in traceback.extract_tb(error.__traceback__)
         if not frame.filename.startswith((OURS, "<frozen "))
     ]
-    own = [frame for frame in frames if not frame.filename.startswith(INSTALLED)] or frames
+    own = [frame for frame in frames if not frame.filename.startswith(installed)] or frames
     return f"{os.path.basename(own[-1].filename)}:{own[-1].lineno} in {own[-1].name}" if own else None
 
 

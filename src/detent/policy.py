@@ -49,7 +49,7 @@ class Misfit(BadInput):
     """The ops of a policy are unknown, or do not match each other or its tensors."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Policy:
     """Observation -> action, with normaliser, network, head and bounds inside.
 
@@ -103,6 +103,14 @@ class Policy:
 
     def save(self, path: Path) -> None:
         write_whole(path, self.to_bytes())
+
+    def __repr__(self) -> str:
+        low = self.tensors["space/low"]
+        task = self.meta.get("configuration", {}).get("task", "an unknown task")
+        return (
+            f"<Policy for {task}, head {self.head}, after {self.meta['steps']:,} steps: {self.observation_size} "
+            f"numbers observed, {low.size} {'chosen' if low.dtype.kind == 'i' else 'set'}>"
+        )
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Copies recompute whatever is cached."""

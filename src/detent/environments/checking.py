@@ -333,4 +333,5 @@ def _speed(make: Make, name: str, played: Played) -> Iterator[Finding]:
 def _duration(minutes: float) -> str:
     if minutes < 1:
         return f"{60 * minutes:.0f} seconds"
-    return f"{minutes:,.0f} minutes" if minutes < 120 else f"{minutes / 60:,.0f} hours"
+    count, unit = (minutes, "minute") if minutes < 120 else (minutes / 60, "hour")
+    return f"{count:,.0f} {unit}{'s' * (round(count) != 1)}"

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from detent.environments.seeds import episode_seed
 from detent.errors import BadInput, DetentError, EnvironmentFailed, one_line
 from detent.observations import DoesNotFit, Layout, one
+from detent.package import install_extra
 
 FAILURES = (Exception, SystemExit, GeneratorExit)
 """What an environment may raise: whether a program exits is not for it to say."""
@@ -287,6 +288,11 @@ def make_all(make: Make, name: str, count: int) -> list[Env]:
     except DetentError:
         close_all(envs)
         raise
+    except gymnasium.error.DependencyNotInstalled as error:
+        close_all(envs)
+        extra = next((extra for extra in ("box2d",) if extra in str(error).lower()), None)
+        how = f"install it with {install_extra(extra)}" if extra else " ".join(str(error).split()).rstrip(".")
+        raise BadInput(f"{name} needs a package that is not installed; {how}.") from error
     except FAILURES as error:
         close_all(envs)
         raise BadInput(f"{name} could not be made: it raised {one_line(error)}") from error

@@ -191,12 +191,11 @@ class RunDirectory:
     def check_same(self, run: Run) -> None:
         """Refuse to continue a run under another configuration; more steps are welcome where nothing depends on it."""
         from detent.runs.run import described, read_configuration
-        from detent.tasks import MAIN
 
         before, after = described(*read_configuration(self.configuration())), run.configuration
         was, now = ({**{k: v[k] for k in NAMES}, **without_free(v)["options"]} for v in (before, after))
         for name, value in now.items():
-            if name == "task" and was[name] == f"{MAIN}:{value.partition(':')[2]}":
+            if name == "task" and was[name] == f"__main__:{value.partition(':')[2]}":
                 continue  # a script's task, from before these had the name of its file
             if name not in ("steps", "preset") and was.get(name) != value:
                 raise BadInput(

@@ -27,6 +27,7 @@ from detent.policy import Policy, whole_ops
 from detent.rollout import COMPILER_OPTIONS, Memory, Trace, begin, make_collect, normalized
 from detent.runs.acting import make_edge
 from detent.runs.books import Episodes, History
+from detent.runs.compilation import keep_programs
 from detent.runs.identity import without_free
 from detent.runs.memory import refuse_what_cannot_fit
 from detent.runs.pytrees import flatten, restore
@@ -89,6 +90,7 @@ def train(run: Run, start: Snapshot | None = None, initial: Snapshot | None = No
 
     It starts from the beginning (with the parameters and moments of `initial`, if any), or continues from `start`.
     """
+    keep_programs()
     seed = run.settings.seed
     if start and not run.task.replayable:
         # New episodes, with a different seed so that they do not repeat the first ones.

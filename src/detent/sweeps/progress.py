@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
-from detent.runs.progress import Patient, clock, rounded, short
+from detent.runs.progress import Patient, clock, fitted, rounded, short
 from detent.sweeps.job import Event
 
 
@@ -40,7 +40,7 @@ def follow_sweep(events: Iterator[Event], total: int, steps: int, title: str = "
                 bar.remove_task(lines.pop(event.name))
             elif not event.ended:
                 if event.name not in lines:
-                    lines[event.name] = bar.add_task(f"  {event.name}", total=event.total, text="")
+                    lines[event.name] = bar.add_task(f"  {fitted(event.name)}", total=event.total, text="")
                 bar.update(lines[event.name], completed=event.steps, total=event.total, text=_standing(event))
             if event.status in ("failed", "diverged") and not event.before:
                 bar.console.print(_ending(event), markup=False, highlight=False)

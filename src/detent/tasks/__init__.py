@@ -166,7 +166,7 @@ def find_task(name: str, imports: Collection[str] | None = None) -> Task:
     if name in TASKS.names():
         return TASKS.get(name)
     if ":" in name:
-        return gymnasium_task(name, _factory(name, imports), suite="user")
+        return gymnasium_task(name, _registered(name, imports) or _factory(name, imports), suite="user")
     env_id = name.removeprefix("gymnasium/")
     if env_id in gymnasium.registry:
         from detent.environments.host import make_factory
@@ -179,8 +179,22 @@ def find_task(name: str, imports: Collection[str] | None = None) -> Task:
     known = [*TASKS.names(), *gymnasium.registry]
     raise BadInput(
         f"There is no task named {name!r}.{nearest(name, known)} "
-        "See `detent tasks`; your own environment is given as module:factory."
+        "See `detent tasks`; your own environment is given as module:factory, and one that a module registers with "
+        "Gymnasium as module:ID, or by its id and --import MODULE."
     )
+
+
+def _registered(name: str, imports: Collection[str] | None) -> Factory | None:
+    """What makes Gymnasium's `module:ID`, an id that the module registers; None if there is no such id."""
+    module_name, _, env_id = name.partition(":")
+    if env_id.isidentifier() or (imports is not None and module_name not in imports):
+        return None  # an id has a version, which no callable's name has; and a file cannot have a module imported
+    import_module(module_name)
+    if env_id not in gymnasium.registry:
+        return None
+    from detent.environments.host import make_factory
+
+    return make_factory(env_id, {})
 
 
 def _factory(name: str, imports: Collection[str] | None) -> Factory:
@@ -202,7 +216,7 @@ def _factory(name: str, imports: Collection[str] | None) -> Factory:
     factory = getattr(sys.modules[module_name], attribute, None) if attribute.isidentifier() else None
     if not callable(factory):
         raise BadInput(
-            f"The module {module_name!r} has no callable {attribute!r}; "
+            f"The module {module_name!r} has no callable {attribute!r} and registers no such environment; "
             + ("TASK can be module:factory." if imports is None else "name the run's task with --task module:factory.")
         )
     if imports is not None and not _makes_environments(factory, module_name):

@@ -10,7 +10,8 @@ import numpy as np
 from detent.ops import Choose
 from detent.runs.execution import evaluate_run
 from detent.runs.progress import rounded
-from detent.verbs.flags import Parser, episode_flags, episodes_and_seed, location, mean_flag, parse, task_flag, trained
+from detent.verbs.flags import Parser, episode_flags, episodes_and_seed, location, mean_flag, parse, task_flag
+from detent.verbs.trained import trained
 
 
 def main(argv: list[str]) -> int:

@@ -7,14 +7,10 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from detent.errors import BadInput, quoted
 from detent.options import flag, name_here, whole_number
-
-if TYPE_CHECKING:  # so that `detent --help` is quick
-    from detent.policy import Policy
-    from detent.runs.run import Run
 
 DEBUG = "--debug"
 """The flag that every verb has; the command line reads it itself."""
@@ -159,19 +155,6 @@ def file_path(out: str | None, default: Path) -> Path:
     if path.is_dir():
         raise BadInput(f"--out {path} is a directory; name a file in it.")
     return path
-
-
-def trained(args: argparse.Namespace) -> tuple[Run, Policy, Path]:
-    """The run and the policy that RUN means, a run directory or a policy file, and the policy's file."""
-    from detent.policy import load
-    from detent.runs.directory import RunDirectory
-    from detent.runs.run import Run
-
-    source = policy_path(args.run, args.best)
-    policy, directory = load(source), RunDirectory(args.run)
-    if directory.exists:
-        return directory.run(args.imports, args.task), policy, source
-    return Run.from_configuration(policy.meta.get("configuration", {}), args.imports, args.task), policy, source
 
 
 def policy_path(run: str, best: bool) -> Path:

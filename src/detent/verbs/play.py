@@ -9,7 +9,8 @@ from detent.errors import BadInput
 from detent.ops import Choose
 from detent.play import Film, make_env, play
 from detent.runs.progress import rounded
-from detent.verbs.flags import Parser, episode_flags, episodes_and_seed, location, mean_flag, parse, task_flag, trained
+from detent.verbs.flags import Parser, episode_flags, episodes_and_seed, location, mean_flag, parse, task_flag
+from detent.verbs.trained import trained
 
 
 def main(argv: list[str]) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import shlex
 import sys
@@ -15,6 +16,8 @@ from detent.critics import CRITICS
 from detent.errors import BadInput
 from detent.heads import HEADS
 from detent.options import flag, whole_number
+from detent.report.listing import listing
+from detent.report.loading import load_runs
 from detent.runs import run as c
 from detent.runs.presets import EARLIER, PRESETS
 from detent.runs.progress import say
@@ -101,6 +104,7 @@ def sweep_flags(how: Any) -> None:
         help="run on the Ray cluster at this address (auto: this machine's; default: a new local one)",
     )  # fmt: skip
     how.add_argument("--checkpoint-minutes", metavar="X", default="1", help="minutes between checkpoints (default: 1)")
+    how.add_argument("--max-minutes", metavar="X", help="kill a run that takes longer than this, and mark it failed")
     how.add_argument("--dry-run", action="store_true", help="list the runs and exit")
     how.add_argument("--yes", action="store_true", help=f"do not ask, even for more than {MANY_RUNS:,} runs")
     how.add_argument("--quiet", action="store_true", help="show no progress")
@@ -122,7 +126,8 @@ def carry_out(planned: Sequence[c.Run], out: str, args: argparse.Namespace, comm
     stopped = Stop()
     events = sweep(
         list(runs.values()), out, jobs=jobs, ray=args.ray, nice=nice, imports=args.imports,
-        checkpoint_seconds=60 * (minutes or 1.0), stop=stopped.why,
+        checkpoint_seconds=60 * (minutes or 1.0), max_minutes=positive_number("--max-minutes", args.max_minutes),
+        stop=stopped.why,
     )  # fmt: skip
     if not args.quiet:
         events = follow_sweep(events, len(runs), total)
@@ -135,8 +140,17 @@ def carry_out(planned: Sequence[c.Run], out: str, args: argparse.Namespace, comm
     known = ("finished", "diverged", "failed", "stopped")
     counts = [f"{n} {kind}" for kind in known if (n := list(status.values()).count(kind))]
     waiting = len(runs) - len(status)
+    _print_table(out)
     say(f"{', '.join(counts + [f'{waiting} not started'] * bool(waiting))}; {out}")
     if stopped.signal is None:
+        say(f"For curves and comparisons: {shlex.join(['detent', 'report', out])}")
         return 3 if "failed" in status.values() else 0
     say(f"Continue with the same command: {shlex.join(['detent', *command])}")
     return 128 + stopped.signal
+
+
+def _print_table(out: str) -> None:
+    """The groups of a sweep with their means; nothing if there is no run to read."""
+    with contextlib.suppress(BadInput):
+        for line in listing(load_runs([out])):
+            say(line)

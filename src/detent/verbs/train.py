@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import math
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -179,6 +180,20 @@ def carry_out(run: c.Run, out: str, args: argparse.Namespace, resume: bool, init
     return _print_end(RunDirectory(out), last, stopped.signal)
 
 
+FEW = 10
+"""Records with returns, of which fewer say nothing about a run."""
+
+
+def _never_moved(directory: RunDirectory) -> bool:
+    """Whether the mean return of a run is the same in all of its records."""
+    lowest, highest, count = math.inf, -math.inf, 0
+    for record in directory.each_record():
+        value = record.get("rollout/ep_rew_mean")
+        if value is not None:
+            lowest, highest, count = min(lowest, value), max(highest, value), count + 1
+    return count >= FEW and lowest == highest
+
+
 def _print_end(directory: RunDirectory, last: Record | None, caught: int | None) -> int:
     """Print how the run ended, and return the exit code."""
     status = directory.status()
@@ -189,6 +204,11 @@ def _print_end(directory: RunDirectory, last: Record | None, caught: int | None)
     result = "no episode has ended" if value is None else f"mean return of the last 100 episodes {rounded(value)}"
     say(f"{status} after {int(last['time/total_timesteps'] or 0):,} steps: {result}; {directory.path}")
     if status == "finished":
+        if _never_moved(directory):
+            say(
+                "The return was the same from beginning to end: the policy met no reward that depends on what it does. "
+                "A larger --initial-std tries more, and a reward that tells how near success is teaches more."
+            )
         return 0
     say(f"Continue with: detent resume {directory.path}")
     return 3 if caught is None else 128 + caught
