@@ -32,9 +32,9 @@ from detent.tuning.asking import SAMPLERS, load
 from detent.tuning.scoring import Failed
 from detent.tuning.search import RUNS, Found, Study, Trial, search
 from detent.tuning.space import Space, asked_by_file, asked_by_flags, find_space
-from detent.verbs.flags import Parser, import_flag, import_modules, location, positive_number
+from detent.verbs.flags import Parser, ask, import_flag, import_modules, location, positive_number
 from detent.verbs.stopping import Stop
-from detent.verbs.sweep import MANY_RUNS, ask, sweep_flags
+from detent.verbs.sweep import MANY_RUNS, sweep_flags
 from detent.verbs.train import preset_help
 
 PAGE = "report.html"
@@ -59,7 +59,7 @@ def main(argv: list[str]) -> int:
         return 0
     new = files.check_same(study, out) is None
     if new and not args.yes and _count(study, trials) > MANY_RUNS:
-        ask(f"This is a search of {_count(study, trials):,} runs.")
+        ask(f"This is a search of {_count(study, trials):,} runs.", "Start?", "Nothing was started.")
     stopped = Stop()
     try:
         with locked(out, "tuning"), stopped:
@@ -146,8 +146,8 @@ def _parser() -> Parser:
         description="Search for good settings. Every trial trains on all tasks with all seeds and is\n"
         "compared with the default settings; the best one is checked on fresh seeds.\n"
         "Repeat the command at any time: it continues where it was.",
-        epilog="Every option of `detent train` is a flag here too, and is then fixed. Options that\n"
-        "declare a range are searched (--dry-run lists them). See docs/tuning.md.",
+        epilog="Every option of `detent train` is a flag here too, and is then fixed. Options\n"
+        "that declare a range are searched (--dry-run lists them). See docs/tuning.md.",
     )
     parser.add_argument("task", nargs="+", metavar="TASK", help="names (see `detent tasks`) or module:factory")
     what = parser.add_argument_group("what to tune")
