@@ -312,7 +312,7 @@ BAD_FLAGS = {
     "no task": ([], "name at least one with --task"),
     "no place": (["--task", "Hopper-v5"], "--out sweeps/first"),
     "no such file": (["nothing.toml", "--out", "x"], "cannot be read: No such file"),
-    "no such option": (["--task", "Hopper-v5", "--learning", "1"], "See `detent sweep --help`"),
+    "no such option": (["--task", "Hopper-v5", "--learning", "1"], "ee `detent sweep --help`"),
     "bins for no head": (["--task", "Hopper-v5", "--head", "beta", "--bins", "3", "--out", "x"], "has no --bins"),
     "drawn and given": (
         ["--task", "Hopper-v5", "--draws", "2", "--gamma", "0.9", "uniform:0.9,1", "--out", "x"],
