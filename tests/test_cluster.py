@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -237,6 +239,61 @@ def test_the_driver_of_a_ray_sweep_killed_and_restarted(nodes, tmp_path, undistu
     assert again.returncode == 0, again.stderr
     assert "1 finished" in again.stdout
     assert "Traceback" not in again.stderr
+    assert_undisturbed(out, name, policy)
+
+
+def children(name, parents):
+    """The numbers of these processes' children whose program is called so."""
+    found = []
+    for place in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            program = (place / "cmdline").read_bytes().split(b"\0")[0].decode()
+            parent = int((place / "stat").read_text().rpartition(")")[2].split()[1])
+            if program.rpartition("/")[2] == name and parent in parents:
+                found.append(int(place.name))
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shared", [True, False])
+def test_the_board_killed_mid_run(nodes, unshared, tmp_path, undisturbed, shared):
+    """Ray starts another, which hears all it needs to know; twice."""
+    run, name, policy = undisturbed
+    out, here = (tmp_path / "out",) * 2 if shared else unshared
+    killed = []
+    for event in sweep([run], out, ray=nodes.address, checkpoint_seconds=0.01):
+        status = event.status
+        boards = [board for board in children("ray::Board", children("raylet", [os.getpid()])) if board not in killed]
+        if boards and len(killed) < 2 and event.steps > 500 * (1 + 4 * len(killed)):
+            os.kill(boards[0], signal.SIGKILL)
+            killed.append(boards[0])
+    assert len(killed) == 2
+    assert status == "finished"
+    assert_undisturbed(here, name, policy)
+    assert not any(link["from"] for link in RunDirectory(here / name).links()), "the run itself was not disturbed"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", ["raylet", "gcs_server"])
+def test_the_cluster_killed_mid_run(tmp_path, undisturbed, part):
+    """One sentence with the command to continue, which then ends with the same bits."""
+    pytest.importorskip("ray")
+    _, name, policy = undisturbed
+    out = tmp_path / "out"
+    # Long enough for Ray to be missed; a run with the same name, which a second command then ends where it should.
+    flags = ["--task", "Hopper-v5", "--steps", "15000", *FLAGS, "--checkpoint-minutes", "0.001", "--seed", "0-7"]
+    command = [sys.executable, "-m", "detent.cli", "sweep", *flags, "--out", str(out), "--ray", "--jobs", "1"]
+    first = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    wait_for(lambda: records(out / name) > 5, first)
+    (doomed,) = children(part, [first.pid])
+    os.kill(doomed, signal.SIGKILL)
+    _, told = first.communicate(timeout=120)
+    assert first.returncode == 3, told
+    assert "Traceback" not in told
+    assert told.count("detent: ") == 1 and "Continue with the same command: detent sweep" in told
+    again = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert again.returncode == 0, again.stderr
+    assert "8 finished" in again.stdout
     assert_undisturbed(out, name, policy)
 
 

@@ -10,7 +10,6 @@ import os
 import pickle
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import jax
@@ -30,25 +29,15 @@ from detent.runs.directory import RunDirectory, _chained
 from detent.runs.execution import Execution, execute
 from detent.runs.identity import as_json, hashed
 from detent.runs.run import Names, Run
-from detent.runs.training import CLOCK_KEYS, make_agent, train
+from detent.runs.training import make_agent, train
+from killing import QUICK, Victim, differences, quick, told
 from marks import slow_unless
-from test_training import quick
 
-QUICK = {"batch_size": 128, "minibatch_size": 32, "epochs": 2, "envs": 8}
 TINY = {"batch_size": 8, "minibatch_size": 8, "epochs": 1, "envs": 1, "hidden_sizes": (2,), "bins": 2}
 
 
-def told(directory):
-    """The records without their clock."""
-    return [{k: v for k, v in r.items() if k not in CLOCK_KEYS} for r in RunDirectory(directory).records()]
-
-
 def assert_same_run(out, reference):
-    """Line by line and byte for byte."""
-    assert told(out) == told(reference)
-    assert (out / "policy.safetensors").read_bytes() == (reference / "policy.safetensors").read_bytes()
-    last, wanted = (RunDirectory(d).links()[-1]["sha256"] for d in (out, reference))
-    assert last == wanted
+    assert differences(out, reference) == []
     assert not list(out.rglob("*.tmp"))
 
 
@@ -59,31 +48,13 @@ def carry_out(out, run, **how):
 # --- killed anywhere ---
 
 
-def kill_and_resume(out, task, flags, times, rng):
-    """Train in processes of their own that are killed at random moments after having got somewhere."""
-    for _ in range(times):
-        seen = len(RunDirectory(out).records())
-        command = [sys.executable, "-m", "detent.cli", "train", task, "--out", str(out), "--resume", "--quiet", *flags]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-        deadline = time.monotonic() + 180
-        while len(RunDirectory(out).records()) <= seen + 1:
-            assert process.poll() is None, process.communicate()
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
-        time.sleep(rng.uniform(0.0, 0.5))
-        process.kill()
-        process.communicate()
-        assert process.returncode == -9, "it must not have finished before"
-
-
 def check_killing(tmp_path, task, head, times, *, steps, seed, algo="ppo", **options):
-    """With a checkpoint after every iteration, a good part of the time is spent writing one."""
     run = Run(task, head, steps=steps, **quick(algo), **options)
     carry_out(tmp_path / "whole", run)
-    wanted = {"head": head, "steps": steps, **quick(algo), **options, "checkpoint_minutes": 1e-6}
-    flags = [text for name, value in wanted.items() for text in (f"--{name.replace('_', '-')}", str(value))]
-    out = tmp_path / "killed"
-    kill_and_resume(out, task, flags, times, np.random.default_rng(seed))
+    victim = Victim(task, {"head": head, "steps": steps, **quick(algo), **options})
+    out, rng = tmp_path / "killed", np.random.default_rng(seed)
+    for _ in range(times):
+        assert victim.kill(out, rng), "it must not have finished before"
     carry_out(out, run, resume=True)
     assert_same_run(out, tmp_path / "whole")
 

@@ -23,16 +23,9 @@ from detent.runs.books import History
 from detent.runs.run import Names, Run, Settings
 from detent.runs.snapshot import Snapshot
 from detent.runs.training import CLOCK_KEYS, make_environment, train
+from killing import QUICK, quick
 from marks import crossed, slow_unless
 from updates import BOX_HEADS
-
-QUICK = {"batch_size": 128, "minibatch_size": 32, "epochs": 2, "envs": 8}
-
-
-def quick(algo):
-    """`QUICK`, as far as the algorithm has these options."""
-    known = {field.name for part in Names("", "ordinal", algo).option_parts for field in options_of(part)}
-    return {"algo": algo} | {name: value for name, value in QUICK.items() if name in known}
 
 
 def told(records):

@@ -36,6 +36,12 @@ class Refused(DetentError):
     """The machine did not give what was needed: memory, a file, a process."""
 
 
+class ClusterLost(DetentError):
+    """The cluster that a sweep was on is gone; its runs can be continued, there or elsewhere."""
+
+    exit_code = 3
+
+
 class Defect(DetentError):
     """Nobody foresaw this. The text names the file that says where it happened."""
 

@@ -8,6 +8,7 @@ what there is of the run, and sends the run directory back at every checkpoint a
 from __future__ import annotations
 
 import logging
+import math
 import os
 import re
 import secrets
@@ -16,6 +17,7 @@ import signal
 import socket
 import tempfile
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -23,7 +25,7 @@ from dataclasses import asdict, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from detent.errors import BadInput
+from detent.errors import BadInput, ClusterLost
 from detent.files import Corrupt, remove, write_whole
 from detent.package import import_optional
 from detent.runs.directory import CHECKPOINT, RunDirectory
@@ -33,6 +35,10 @@ Files = dict[str, bytes]
 """A run directory as data: path in it -> content."""
 IN_ORDER = ("run.json", "records.jsonl", "checkpoints", "policy.safetensors", "checkpoints.jsonl", "status.json")
 """The order in which a run writes its files: a copy that ends early is a run that was killed."""
+HEAD_PATIENCE = 20.0
+"""Seconds for which the head of the cluster may be away, to be restarted; Ray itself gives up after 60."""
+SETTLING = 2.0
+"""Seconds within which processes notice that their node is gone."""
 
 
 def on_ray(
@@ -43,7 +49,7 @@ def on_ray(
     ray = import_optional("ray", "ray")
     token = out / f".token-{secrets.token_hex(8)}"
     with _connected(ray, address, cpus), _written(token):
-        board = _board(ray)
+        contact = _Contact(ray, out)
         task = ray.remote(num_cpus=1, max_calls=1, max_retries=retries)(_run_job)
         waiting = deque(jobs)
         pending: dict[Any, Job] = {}
@@ -53,18 +59,17 @@ def on_ray(
         while waiting or pending:
             if why is None and (why := stop()):
                 waiting.clear()
-                board.stop.remote(why)
+                contact.stop(why)
                 for reference, job in pending.items():
                     if job.name not in started:
                         ray.cancel(reference)
             # Some more than there are processors, so that none waits for the driver.
-            while waiting and len(pending) < 2 + 1.5 * ray.cluster_resources().get("CPU", 0):
+            while waiting and len(pending) < 2 + 1.5 * contact.processors():
                 job = waiting.popleft()
-                if files := packed(out / job.name):
-                    ray.get(board.keep.remote(job.name, files))
-                pending[task.remote(job.as_dict(), str(out), token.name, board)] = job
+                contact.keep(job.name)
+                pending[task.remote(job.as_dict(), str(out), token.name, contact.board)] = job
             done, _ = ray.wait(list(pending), timeout=0.5)
-            for latest_event, files in ray.get(board.news.remote([job.name for job in pending.values()])):
+            for latest_event, files in contact.news([job.name for job in pending.values()]):
                 event = Event(**latest_event)
                 started.add(event.name)
                 latest[event.name] = event
@@ -73,12 +78,13 @@ def on_ray(
                 yield event
             for reference in done:
                 job = pending.pop(reference)
-                yield _ended(ray, reference, out, latest[job.name], why, retries)
+                yield _ended(ray, contact, reference, out / job.name, latest[job.name], why, retries)
 
 
-def _ended(ray: Any, reference: Any, out: Path, latest: Event, why: str | None, retries: int) -> Event:
+def _ended(
+    ray: Any, contact: _Contact, reference: Any, directory: Path, latest: Event, why: str | None, retries: int
+) -> Event:
     """The last event of a task's run; the files that it returned are written."""
-    directory = out / latest.name
     try:
         event, files = ray.get(reference)
     except ray.exceptions.TaskCancelledError:
@@ -86,6 +92,7 @@ def _ended(ray: Any, reference: Any, out: Path, latest: Event, why: str | None, 
     except ray.exceptions.RayError as error:
         if why is not None:
             return replace(latest, status="stopped", why=why)
+        contact.refuse_if_lost()  # then the run has not failed
         first = next(iter(str(error).strip().splitlines()), type(error).__name__)
         sentence = f"Ray gave up the run after {retries} retries: {first}"
         record_failure(RunDirectory(directory), sentence)
@@ -150,14 +157,19 @@ class Board:
     """An actor beside the driver: tasks report events and run directories to it, and learn whether to stop."""
 
     def __init__(self) -> None:
+        self._identity = secrets.token_hex(8)
+        """Of this process: if it dies, another takes its place, and knows nothing."""
         self._news: dict[str, dict[str, Any]] = {}
         self._kept: dict[str, Files] = {}
         self._fresh: set[str] = set()
         self._why: str | None = None
 
+    def identity(self) -> str:
+        return self._identity
+
     def keep(self, name: str, files: Files) -> None:
-        """Store a run directory, for the task that continues the run."""
-        self._kept[name] = files
+        """Store a run directory, for the task that continues the run, unless a task has sent a later one."""
+        self._kept.setdefault(name, files)
 
     def kept(self, name: str) -> Files:
         """The latest directory of a run."""
@@ -171,7 +183,7 @@ class Board:
         name = event["name"]
         self._news[name] = event
         if files is not None:
-            self.keep(name, files)
+            self._kept[name] = files
             self._fresh.add(name)
         return self._why
 
@@ -191,7 +203,80 @@ def _board(ray: Any) -> Any:
     beside = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(
         ray.get_runtime_context().get_node_id(), soft=False
     )
-    return ray.remote(num_cpus=0, scheduling_strategy=beside)(Board).remote()
+    return ray.remote(num_cpus=0, max_restarts=-1, scheduling_strategy=beside)(Board).remote()
+
+
+class _Contact:
+    """The driver's line to the board.
+
+    If the board's process dies, Ray starts another, which is told again what it should know. If the driver's node or
+    the head of the cluster dies, nothing is left to talk to, and `ClusterLost` is raised.
+    """
+
+    def __init__(self, ray: Any, out: Path) -> None:
+        self._ray, self._out = ray, out
+        self.board = _board(ray)
+        self._identity: str | None = None
+        self._why: str | None = None
+        self._head = str(ray.get_runtime_context().gcs_address)
+        self._head_seen = time.monotonic()
+
+    def keep(self, name: str) -> None:
+        """Send what there is of a run."""
+        if files := packed(self._out / name):
+            self._answer(self.board.keep.remote(name, files))
+
+    def stop(self, why: str) -> None:
+        self._why = why
+        self.board.stop.remote(why)
+
+    def news(self, under_way: list[str]) -> list[tuple[dict[str, Any], Files | None]]:
+        """See `Board.news`; what a board has heard that dies before it is asked is lost, which the next events mend."""
+        identity = self._answer(self.board.identity.remote())
+        if identity is not None and identity != self._identity:
+            if self._identity is not None:
+                self._tell_again(under_way)
+            self._identity = identity
+        return self._answer(self.board.news.remote(under_way)) or []
+
+    def _tell_again(self, under_way: list[str]) -> None:
+        if self._why is not None:
+            self.stop(self._why)
+        for name in under_way:
+            self.keep(name)
+
+    def refuse_if_lost(self) -> None:
+        """Raise `ClusterLost` if the cluster is gone; a board needs a moment to notice that its node is."""
+        time.sleep(SETTLING)
+        self._answer(self.board.identity.remote())
+
+    def processors(self) -> float:
+        """Those of the cluster; without its head, the question would never be answered, and none can be counted on."""
+        return float(self._ray.cluster_resources().get("CPU", 0)) if self._head_answers() else -math.inf
+
+    def _answer(self, call: Any) -> Any:
+        """What the board answers; None if it is just being restarted."""
+        while True:
+            self._head_answers()
+            try:
+                return self._ray.get(call, timeout=HEAD_PATIENCE / 4)
+            except self._ray.exceptions.GetTimeoutError:
+                continue
+            except self._ray.exceptions.ActorUnavailableError:
+                return None
+            except self._ray.exceptions.RayError as error:
+                raise ClusterLost("The part of the Ray cluster that runs on this machine is gone.") from error
+
+    def _head_answers(self) -> bool:
+        """Whether there is a head; without one for long, Ray would end this process, and say nothing that helps."""
+        try:
+            _knock(self._head)
+            self._head_seen = time.monotonic()
+            return True
+        except BadInput as error:
+            if time.monotonic() - self._head_seen > HEAD_PATIENCE:
+                raise ClusterLost(f"The head of the Ray cluster, at {self._head}, is gone.") from error
+            return False
 
 
 # --- in a task ---
@@ -207,12 +292,23 @@ def _run_job(asked: dict[str, Any], out: str, token: str, board: Any) -> tuple[d
     place = Path(tempfile.mkdtemp(prefix="detent-"))
     try:
         directory = place / job.name
-        unpack(import_optional("ray", "ray").get(board.kept.remote(job.name)), directory)
+        unpack(_kept(board, job.name), directory)
         listener = _Listener(board, RunDirectory(directory))
         event = carry_out(job, directory, listener.report, listener.why)
         return asdict(event), packed(directory)
     finally:
         shutil.rmtree(place, ignore_errors=True)
+
+
+def _kept(board: Any, name: str) -> Files:
+    """What the board has of a run; asked again while the board is being restarted."""
+    ray = import_optional("ray", "ray")
+    while True:
+        try:
+            files: Files = ray.get(board.kept.remote(name))
+            return files
+        except ray.exceptions.ActorUnavailableError:
+            time.sleep(0.5)
 
 
 class _Listener:
@@ -242,6 +338,8 @@ class _Listener:
         if self._why is None and self._answer is not None and ray.wait([self._answer], timeout=0)[0]:
             try:
                 self._why = ray.get(self._answer)
+            except ray.exceptions.ActorUnavailableError:  # it is being restarted, and has forgotten what it was sent
+                self._sent = None
             except ray.exceptions.RayError:
                 self._why = "the driver of the sweep is gone"
             self._answer = None

@@ -13,7 +13,7 @@ from typing import Any
 
 from detent.algorithms import ALGORITHMS
 from detent.critics import CRITICS
-from detent.errors import BadInput
+from detent.errors import BadInput, ClusterLost
 from detent.heads import HEADS
 from detent.options import flag, whole_number
 from detent.report.listing import listing
@@ -63,7 +63,8 @@ def _parser() -> Parser:
         "Values can be ranges (--seed 0-4) or, with --draws, drawn at random:\n"
         "uniform:LOW,HIGH, log-uniform:LOW,HIGH or choice:A,B,C. A file has the same\n"
         "keys, written with underscores; flags override it. See docs/sweeps.md.\n\n"
-        "The exit code is 0 if every run finished or diverged, and 3 if some failed.",
+        "The exit code is 0 if every run finished or diverged, and 3 if some failed\n"
+        "or the Ray cluster is gone.",
     )
     parser.add_argument("file", type=location, nargs="?", metavar="FILE.toml", help="a sweep as a file")
     what = parser.add_argument_group("what to train: several values make a grid")
@@ -131,12 +132,16 @@ def carry_out(planned: Sequence[c.Run], out: str, args: argparse.Namespace, comm
     )  # fmt: skip
     if not args.quiet:
         events = follow_sweep(events, len(runs), total)
+    again = f"Continue with the same command: {shlex.join(['detent', *command])}"
     status = {}
-    with stopped:
-        for event in events:
-            status[event.name] = event.status
-            if args.quiet and event.status == "failed":
-                print(f"{event.name}: failed ({event.why})", file=sys.stderr)
+    try:
+        with stopped:
+            for event in events:
+                status[event.name] = event.status
+                if args.quiet and event.status == "failed":
+                    print(f"{event.name}: failed ({event.why})", file=sys.stderr)
+    except ClusterLost as error:
+        raise ClusterLost(f"{error} Nothing that its runs have written is lost. {again}") from error
     known = ("finished", "diverged", "failed", "stopped")
     counts = [f"{n} {kind}" for kind in known if (n := list(status.values()).count(kind))]
     waiting = len(runs) - len(status)
@@ -145,7 +150,7 @@ def carry_out(planned: Sequence[c.Run], out: str, args: argparse.Namespace, comm
     if stopped.signal is None:
         say(f"For curves and comparisons: {shlex.join(['detent', 'report', out])}")
         return 3 if "failed" in status.values() else 0
-    say(f"Continue with the same command: {shlex.join(['detent', *command])}")
+    say(again)
     return 128 + stopped.signal
 
 
