@@ -20,6 +20,7 @@ from documented import INCLUDED, NOT_RUN, PAGES, ROOT, blocks, commands
 
 SLOW = {
     "choosing-a-head.md",
+    "critics.md",
     "deploy.md",
     "other-libraries.md",
     "own-environment.md",
@@ -32,6 +33,7 @@ SLOW = {
     "sweeps.md",
     "tasks.md",
     "trunks.md",
+    "tuning.md",
 }
 """Pages whose blocks are run by `make test-all`."""
 TYPED = [page for page in PAGES if any(block.language in ("python", "sh") for block in blocks(page))]

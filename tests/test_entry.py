@@ -206,9 +206,9 @@ def test_names_of_other_libraries_are_recognised(place, capsys, theirs, ours):
 
 def test_a_name_of_another_library_may_be_that_of_another_algorithm(place, capsys):
     assert main(["train", "probe/action", "--algo", "trpo", "--ent-coef", "0.1"]) == 2
-    assert "is --entropy-coef. The algorithm 'trpo' has no --entropy-coef; it is an option of ppo." in (
-        capsys.readouterr().err
-    )
+    error = capsys.readouterr().err  # other tests may have registered algorithms of their own
+    assert "is --entropy-coef. The algorithm 'trpo' has no --entropy-coef; it is an option of " in error
+    assert "ppo" in error
 
 
 def test_every_name_of_another_library_stands_for_a_flag():

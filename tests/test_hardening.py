@@ -1116,7 +1116,7 @@ def test_workers_need_no_dev_shm(tmp_path, options):
 # --- an environment that changes the directory ---
 
 
-@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("workers", slow_unless(lambda workers: workers == 1, [0, 1]))
 def test_a_directory_that_changes_does_no_harm(tmp_path, monkeypatch, capfd, workers):
     home, away = tmp_path / "home", tmp_path / "away"
     home.mkdir()
@@ -1177,7 +1177,7 @@ def bests(out):
     return found
 
 
-@pytest.mark.parametrize("seconds", [0, 1e9])
+@pytest.mark.parametrize("seconds", slow_unless(lambda seconds: seconds == 0, [0, 1e9]))
 @pytest.mark.parametrize("nth", slow_unless(lambda nth: nth == 19, range(5, 45, 14)))
 def test_the_best_policy_of_a_run_that_was_killed_and_stopped(improving, tmp_path, monkeypatch, nth, seconds):
     """Killed at any write, resumed, and stopped soon: the best policy is of an iteration that the run has had."""

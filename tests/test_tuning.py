@@ -37,6 +37,7 @@ from detent.tuning import files, winner
 from detent.tuning.scoring import Failed, Yardstick, score
 from detent.tuning.search import JOURNAL, RUNS, Study, search
 from detent.tuning.space import asked_by_file, asked_by_flags, find_space
+from marks import slow_unless
 from updates import BOX_HEADS
 from written import write_records
 
@@ -297,7 +298,7 @@ def test_the_order_in_which_runs_end_does_not_matter(tmp_path):
     assert other.trials[1].values != first.trials[1].values
 
 
-@pytest.mark.parametrize("prune", [False, True])
+@pytest.mark.parametrize("prune", slow_unless(lambda prune: not prune, [False, True]))
 def test_a_search_that_is_killed_anywhere_continues_as_if_it_had_not_been(tmp_path, prune):
     whole, _ = searched(tmp_path / "whole", trials=16, prune=prune)
     kills, again = 0, None

@@ -15,6 +15,6 @@ def trained(args: argparse.Namespace) -> tuple[Run, Policy, Path]:
     """The run and the policy that RUN means, a run directory or a policy file, and the policy's file."""
     source = policy_path(args.run, args.best)
     policy, directory = load(source), RunDirectory(args.run)
-    if directory.exists:
+    if directory.path.is_dir():
         return directory.run(args.imports, args.task), policy, source
     return Run.from_configuration(policy.meta.get("configuration", {}), args.imports, args.task), policy, source
