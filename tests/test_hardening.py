@@ -21,6 +21,7 @@ import time
 from multiprocessing import resource_tracker
 from pathlib import Path
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -766,9 +767,13 @@ def faults():
     def system():
         raise OSError(28, "No space left on device", "/somewhere")
 
+    def product():  # as seen with --bins 20001 on Humanoid-v5, when 7 GB were left
+        raise jax.errors.JaxRuntimeError("INTERNAL: YNNPACK operation failed: error")
+
     return {
         "no memory": (lambda: np.ones(10**15), Refused, "There is not enough memory"),
         "no memory for JAX": (lambda: jnp.ones(10**13), Refused, "There is not enough memory"),
+        "no memory for a product": (product, Refused, "There is not enough memory"),
         "no file": (lambda: open("/nowhere/at/all"), Refused, "The system refused /nowhere/at/all: No such file"),
         "a full disk": (system, Refused, "The system refused /somewhere: No space left on device."),
         "no process": (lambda: subprocess.run(["/nothing"]), Refused, "The system refused /nothing"),

@@ -119,5 +119,6 @@ def refused(error: BaseException) -> Refused | None:
 
 
 def _out_of_memory(error: BaseException) -> bool:
-    """Whether it is JAX's way to say so; recognised by name, because errors need no JAX."""
-    return type(error).__name__ == "JaxRuntimeError" and str(error).startswith("RESOURCE_EXHAUSTED")
+    """Whether it is one of JAX's ways to say so; recognised by name, because errors need no JAX."""
+    ways = "RESOURCE_EXHAUSTED", "INTERNAL: YNNPACK operation failed"  # what a matrix product needs beside its factors
+    return type(error).__name__ == "JaxRuntimeError" and str(error).startswith(ways)
