@@ -20,7 +20,7 @@ from detent.errors import DetentError
 from detent.files import write_whole
 from detent.policy import load
 from detent.report.actions import Betas, Bins, Normals, action_distributions
-from detent.report.comparisons import Comparison, Reference, Versus, comparison
+from detent.report.comparisons import AcrossTasks, Comparison, Reference, Row, Versus, comparison
 from detent.report.statistics import Interval
 from detent.report.studies import study_data
 from detent.report.summaries import Curve, RunSummary
@@ -144,18 +144,24 @@ def downsampled(curve: Curve, points: int = POINTS) -> Curve:
 
 def _compared(found: Comparison, variants: Variants) -> Json:
     number = {variant: index for index, variant in enumerate(variants.all)}
+
+    def own(row: Row | AcrossTasks) -> list[str]:
+        """The baselines to which it belongs itself."""
+        return [b.label for b in found.baselines if row.variant.aspects.get(b.aspect) == b.value]
+
     return {
-        "heads": found.heads,
+        "baselines": [baseline.label for baseline in found.baselines],
         "rows": [
             {
                 "task": row.task,
                 "variant": number[row.variant],
+                "own": own(row),
                 "runs": row.runs,
                 "statuses": dict(row.statuses),
                 "mean": _rounded(row.mean),
                 "sd": _rounded(row.sd),
                 "iqm": _interval(row.iqm),
-                "versus": {head: _versus(versus) for head, versus in row.versus.items()},
+                "versus": {baseline: _versus(versus) for baseline, versus in row.versus.items()},
                 "reference": row.reference,
             }
             for row in found.rows
@@ -163,10 +169,11 @@ def _compared(found: Comparison, variants: Variants) -> Json:
         "across": [
             {
                 "variant": number[row.variant],
+                "own": own(row),
                 "tasks": row.tasks,
                 "runs": row.runs,
                 "iqm": _interval(row.iqm),
-                "versus": {head: _versus(versus) for head, versus in row.versus.items()},
+                "versus": {baseline: _versus(versus) for baseline, versus in row.versus.items()},
                 "profile": [
                     [_rounded(float(x)) for x in series]
                     for series in (row.profile.thresholds, row.profile.share, row.profile.low, row.profile.high)

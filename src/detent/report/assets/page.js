@@ -462,9 +462,9 @@
   }
   function drawComparison() {
     const c = D.comparison;
-    if (!c.heads.includes(state.baseline)) state.baseline = c.heads.includes("gaussian") ? "gaussian" : c.heads[0] ?? null;
+    if (!c.baselines.includes(state.baseline)) state.baseline = c.baselines.includes("gaussian") ? "gaussian" : c.baselines[0] ?? null;
     $("comparison-controls").replaceChildren(
-      select("baseline", "Baseline head", c.heads.map(head => [head, head]), drawComparison),
+      select("baseline", "Baseline", c.baselines.map(label => [label, label]), drawComparison),
     );
     const fits = row => { const v = D.variants[row.variant]; return (!state.algo || v.algo === state.algo) && (!state.preset || v.preset === state.preset); };
     const shown = c.rows.filter(row => fits(row) && (!state.task || row.task === state.task) && (!state.head || D.variants[row.variant].head === state.head));
@@ -474,7 +474,7 @@
       const rows = shown.filter(row => row.task === task), ends = rows.flatMap(row => row.iqm).filter(Number.isFinite);
       body.push(h("tr", { class: "task" }, h("td", { colspan: printed ? 9 : 8 }, task)));
       for (const row of rows) {
-        const v = D.variants[row.variant], base = v.head === state.baseline;
+        const v = D.variants[row.variant], base = row.own.includes(state.baseline);
         const [mean, sd] = values(row.mean, row.sd);
         body.push(h("tr", {},
           h("td", {}, swatch(v), v.label), h("td", {}, statuses(row)),
@@ -507,7 +507,7 @@
         h("div", { class: "scroll" }, h("table", {}, h("thead", {}, h("tr", {}, ["Policy", "Runs", "IQM", "", `Minus ${state.baseline}`, "Verdict", "P(better), %"].map((t, i) => h("th", { class: [2, 4, 6].includes(i) ? "n" : null }, t)))),
           h("tbody", {}, rows.map(row => {
             const v = D.variants[row.variant];
-            return h("tr", {}, h("td", {}, swatch(v), v.label), h("td", {}, String(row.runs)), h("td", { class: "n" }, within(row.iqm)), h("td", {}, forest(row.iqm, 0, 1, v)), ...against(row.versus[state.baseline], v.head === state.baseline));
+            return h("tr", {}, h("td", {}, swatch(v), v.label), h("td", {}, String(row.runs)), h("td", { class: "n" }, within(row.iqm)), h("td", {}, forest(row.iqm, 0, 1, v)), ...against(row.versus[state.baseline], row.own.includes(state.baseline)));
           })))),
         h("figure", { style: "max-width: 640px; margin-top: .6rem" }, canvas));
       profiles.set(canvas, rows);
