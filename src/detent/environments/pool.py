@@ -19,7 +19,7 @@ from jaxtyping import Array, Bool, Float
 from detent.environments import ActionSpace, Replay, Step, Wanted
 from detent.environments.seeds import small_seed
 from detent.environments.spaces import observation_layout
-from detent.errors import BadInput
+from detent.errors import BadInput, quoted
 from detent.observations import Layout
 
 # Gymnasium warns that the bounds of EnvPool's spaces lose precision in float32, which users cannot help.
@@ -39,13 +39,26 @@ def _action_space(space: Any) -> ActionSpace:
     return Box(space.low.astype(np.float32), space.high.astype(np.float32), dtype=np.float32)
 
 
+NOT_THE_TASK = {
+    "num_envs", "batch_size", "num_threads", "thread_affinity_offset", "seed", "env_seed", "max_num_players",
+    "env_type", "task_id", "base_path", "gym_reset_return_info",
+    "render_mode", "render_env_id", "render_width", "render_height", "render_camera_id",
+}  # fmt: skip
+"""Options of EnvPool's that say how environments are run or shown, or where their files are, which is up to Detent."""
+
+
 @contextlib.contextmanager
 def _as_sentence(task_id: str, options: Mapping[str, Any]) -> Iterator[None]:
-    """Turn what EnvPool raises about its options into `BadInput`."""
+    """Refuse options that are not the task's, and turn what EnvPool raises about the others into `BadInput`."""
+    if refused := sorted(NOT_THE_TASK & set(options)):
+        raise BadInput(
+            f"{refused[0]} is not an option of {task_id}, but of how EnvPool runs it, which is up to Detent."
+        )
     try:
         yield
-    except (TypeError, ValueError, AssertionError) as error:
-        raise BadInput(f"EnvPool could not make {task_id} with {dict(options)}: {error}") from error
+    except (TypeError, ValueError, AssertionError, RuntimeError) as error:
+        first = next(iter(str(error).splitlines()), type(error).__name__)
+        raise BadInput(f"EnvPool could not make {task_id} with {quoted(dict(options))}: {first}") from error
 
 
 def sizes(task_id: str, without: Collection[str] = ()) -> tuple[int, int, int]:

@@ -98,6 +98,13 @@ def gymnasium_task(
     def make(wanted: Wanted) -> Environment:
         from detent.environments.host import Host
 
+        if (
+            wanted.options.get("render_mode") == "human"
+        ):  # a file may ask for it; without a display, it can end the process
+            raise BadInput(
+                f"{name} would open a window for every environment; leave render_mode out, and watch a policy with "
+                "`detent play --window`."
+            )
         return Host(with_options(wanted.options), name, wanted)
 
     return Task(name, suite, backend, make, replayable, size, extra, with_options)
