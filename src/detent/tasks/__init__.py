@@ -98,9 +98,8 @@ def gymnasium_task(
     def make(wanted: Wanted) -> Environment:
         from detent.environments.host import Host
 
-        if (
-            wanted.options.get("render_mode") == "human"
-        ):  # a file may ask for it; without a display, it can end the process
+        # A file may ask for one; without a display, it can end the process.
+        if wanted.options.get("render_mode") == "human":
             raise BadInput(
                 f"{name} would open a window for every environment; leave render_mode out, and watch a policy with "
                 "`detent play --window`."
