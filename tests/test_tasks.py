@@ -21,11 +21,11 @@ from updates import BOX_HEADS
 
 @pytest.mark.parametrize(
     ("name", "options", "sentence"),
-    [("Hopper-v5", {"batch_size": 1}, "^batch_size is not an option of Hopper-v5"),
-     ("Hopper-v5", {"env_seed": [1]}, "^env_seed is not an option of Hopper-v5"),
-     ("Hopper-v5", {"base_path": "/tmp"}, "^base_path is not an option of Hopper-v5"),
+    [("Hopper-v5", {"batch_size": 1}, "^batch_size is no option of Hopper-v5"),
+     ("Hopper-v5", {"env_seed": [1]}, "^env_seed is no option of Hopper-v5"),
+     ("Hopper-v5", {"base_path": "/tmp"}, "^base_path is no option of Hopper-v5"),
      ("Hopper-v5", {"xml_file": "no.xml"}, "^EnvPool could not make Hopper-v5 with {'xml_file': 'no.xml'}: ParseXML"),
-     ("CartPole-v1", {"max_num_players": 5}, "^max_num_players is not an option of CartPole-v1"),
+     ("CartPole-v1", {"max_num_players": 5}, "^max_num_players is no option of CartPole-v1"),
      ("gymnasium/Pendulum-v1", {"render_mode": "human"}, "would open a window")],
 )  # fmt: skip
 def test_options_that_are_not_the_tasks_are_refused(name, options, sentence):

@@ -51,9 +51,7 @@ NOT_THE_TASK = {
 def _as_sentence(task_id: str, options: Mapping[str, Any]) -> Iterator[None]:
     """Refuse options that are not the task's, and turn what EnvPool raises about the others into `BadInput`."""
     if refused := sorted(NOT_THE_TASK & set(options)):
-        raise BadInput(
-            f"{refused[0]} is not an option of {task_id}, but of how EnvPool runs it, which is up to Detent."
-        )
+        raise BadInput(f"{refused[0]} is no option of {task_id}, but of how EnvPool runs it, which is up to Detent.")
     try:
         yield
     except (TypeError, ValueError, AssertionError, RuntimeError) as error:
