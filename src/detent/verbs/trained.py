@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from pathlib import Path
 
 from detent.policy import Policy, load
@@ -15,6 +16,6 @@ def trained(args: argparse.Namespace) -> tuple[Run, Policy, Path]:
     """The run and the policy that RUN means, a run directory or a policy file, and the policy's file."""
     source = policy_path(args.run, args.best)
     policy, directory = load(source), RunDirectory(args.run)
-    if directory.path.is_dir():
+    if os.path.lexists(directory.path / "run.json"):  # a dangling link is a damaged run, not a policy on its own
         return directory.run(args.imports, args.task), policy, source
     return Run.from_configuration(policy.meta.get("configuration", {}), args.imports, args.task), policy, source
