@@ -323,6 +323,7 @@ REFUSED = {
     "300 characters": (f"verify {LONG}", "File name too long"),
     "300 characters to write": (f"export run --to c --out {LONG}", "File name too long"),
     "300 characters to train in": (f"train probe/action --out {LONG} --steps 8", "File name too long"),
+    "the root for a page": ("report run --out /", "Cannot write /: it is not a regular file"),
     "300 characters for a page": (f"report run --out {LONG}", "File name too long"),
     "300 characters for a sweep": (f"sweep --task probe/action --out {LONG}", "File name too long"),
     "a squared seed": ("eval run --seed ²", "--seed must be a whole number of at least 0, not '²'"),

@@ -650,9 +650,9 @@ def test_a_policy_that_was_exchanged_is_found(evaluated, stranger, tmp_path, cap
         if what == "a weight":
             weight = next(n for n in tensors if n.startswith("policy/"))
             tensors[weight] = tensors[weight] + np.float32(1e-6)
-        elif what == "bounds":
+        elif what == "the bounds":
             tensors["space/high"] = tensors["space/high"] * 2
-        elif what == "steps":
+        elif what == "the steps":
             meta["steps"] += 8
         else:
             meta["ops"] = meta["ops"][:-1]
@@ -696,6 +696,14 @@ def test_records_that_were_embellished_are_found(evaluated, tmp_path, what):
 def as_in_version_01(out):
     """Without the hashes of policies in the chain."""
     relinked(out, lambda links: [{k: v for k, v in link.items() if "policy" not in k} for link in links])
+
+
+def test_a_checkpoint_that_is_not_the_one_of_its_link_is_found(evaluated, stranger, tmp_path, capsys):
+    """Even if nothing that is executed begins with it."""
+    out = copied(evaluated, tmp_path / "run")
+    (path, *_, last) = sorted((out / "checkpoints").iterdir())
+    path.write_bytes(last.read_bytes())
+    assert published(RunDirectory(out)) == [f"checkpoints/{path.name} is not the one of its link"]
 
 
 @pytest.mark.parametrize("name", ["policy", "best_policy"])

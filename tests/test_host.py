@@ -311,6 +311,13 @@ def test_actions_passed_on_raw_need_no_finite_bounds(host: Callable[..., Host]) 
     assert np.isinf(env.space.high).all()
 
 
+@pytest.mark.parametrize("made", [None, 7, "a text", object(), host_tasks.Drift])
+def test_what_is_no_environment(made: Any) -> None:
+    """The last is a class, which somebody forgot to call."""
+    with pytest.raises(BadInput, match=r"^Task made .*, which is not a Gymnasium environment: it (has no|is a class)"):
+        Host(lambda: made, "Task", Wanted(0, 2))
+
+
 @pytest.mark.parametrize("workers", [0, 1])
 def test_an_environment_that_raises(host: Callable[..., Host], workers: int) -> None:
     env = host(host_tasks.Raises, 2, workers=workers)

@@ -113,6 +113,8 @@ def locked(directory: Path, doing: str) -> Iterator[None]:
 
 def write_whole(path: Path, data: bytes) -> None:
     """Write under a temporary name, flush to the disk, rename: a reader sees the old file or the new one."""
+    if not path.name:
+        raise CannotWrite(f"Cannot write {path}: it is not a regular file.")
     temporary = temporary_name(path)
     try:
         if path.exists() and not (path.is_file() or path.is_dir()):  # as /dev/null, which would become a file

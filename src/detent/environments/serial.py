@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from detent.environments.seeds import episode_seed
-from detent.errors import BadInput, DetentError, EnvironmentFailed
+from detent.errors import BadInput, DetentError, EnvironmentFailed, quoted
 from detent.observations import DoesNotFit, Layout, one
 
 FAILURES = (Exception, SystemExit, GeneratorExit)
@@ -238,12 +238,21 @@ def _brief(value: Any) -> str:
     return text if len(text) <= 60 else f"{text[:60]}..."
 
 
+PARTS = ("observation_space", "action_space", "reset", "step", "close")
+"""What is used of an environment."""
+
+
 def make_all(make: Make, name: str, count: int) -> list[Env]:
     """Make `count` environments, or none if one of them fails."""
     envs: list[Env] = []
     try:
         for _ in range(count):
-            envs.append(make())
+            env = make()
+            missing = [part for part in PARTS if not hasattr(env, part)]
+            if missing or isinstance(env, type):
+                why = f"it has no {missing[0]}" if missing else "it is a class, and only its instances are"
+                raise BadInput(f"{name} made {quoted(env)}, which is not a Gymnasium environment: {why}.")
+            envs.append(env)
     except DetentError:
         close_all(envs)
         raise

@@ -107,11 +107,16 @@ def published(directory: RunDirectory) -> list[str]:
 
     Missing files are not reported: a run can be verified from run.json and the chain alone.
     """
-    last, found = directory.links()[-1], []
+    links, found = directory.links(), []
+    last = links[-1]
     if (directory.path / "records.jsonl").exists():
         odd = directory.odd_record(last["iteration"])
         if odd is not None:
             found.append(f"records.jsonl does not have every iteration once: its line {odd} is not of iteration {odd}")
+    for link in links:
+        path = directory.checkpoint_path(link)
+        if path.exists() and file_hash(path) != link["sha256"]:
+            found.append(f"checkpoints/{path.name} is not the one of its link")
     for name in ("policy", "best_policy"):
         path = directory.path / f"{name}.safetensors"
         if "policy" in last and path.exists() and file_hash(path) != last.get(name):
