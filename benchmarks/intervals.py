@@ -61,7 +61,7 @@ def _population(draw: Draw, tasks: int) -> Floats:
 
 
 def _middle(population: Floats, tasks: int, runs: int) -> float:
-    """The mean without the share that `iqm` leaves out of so many runs."""
+    """The mean without the share that `iqm` leaves out of this many runs."""
     ordered = np.sort(population, axis=None)
     cut = round(ordered.size * (tasks * runs // 4) / (tasks * runs))
     return float(ordered[cut : ordered.size - cut].mean())

@@ -3,15 +3,12 @@
     python benchmarks/soak.py [--minutes 60] [--out DIR]
 
 HalfCheetah-v5 is trained in a run directory, with an evaluation every 50,000 steps and a checkpoint every 10 seconds,
-six times as often as by default. After each evaluation, the process's memory, open files and threads are noted:
-resident memory, and the part of it that is anonymous, which depends on no other process (pages of libraries come and go
-with the system's caches). Memory that is free is returned to the system first, as a run itself does after an
-evaluation: what was free at the moment is no growth. What remains rises and falls with the actions of the current
-episodes, which a checkpoint holds.
-
-The first sixth is warm-up. A line is fitted to the rest, and its slope extrapolated to 12 hours. Neighbouring samples
-are alike, so the line is fitted to the means of 30 stretches of equal length, and its 95% interval is Student's. The
-growth counts as less than 1% if the whole interval is. Prints the result and writes `soak.json`.
+six times as often as by default. About once a second, between two iterations, the process's memory, open files and
+threads are noted: resident memory, and the part of it that is anonymous, which depends on no other process (pages of
+libraries come and go with the system's caches). The first half is warm-up. A line is fitted to the second half, and its
+slope extrapolated to 12 hours. Neighbouring samples are alike, so the line is fitted to the means of 30 stretches of
+equal length, and its 95% interval is Student's. The growth counts as less than 1% if the whole interval is. Prints the
+result and writes `soak.json`.
 """
 
 from __future__ import annotations
@@ -34,7 +31,6 @@ from detent.report.statistics import t_quantile
 from detent.runs.directory import RunDirectory
 from detent.runs.execution import Execution, execute
 from detent.runs.run import Run
-from detent.runs.tidiness import give_back
 
 RESULTS = Path(__file__).parent / "soak.json"
 TASK = "HalfCheetah-v5"
@@ -42,7 +38,8 @@ HOURS = 12
 LIMIT = 0.01
 """Growth in `HOURS` hours that is too much, relative to the memory in use."""
 STRETCHES = 30
-WARM_UP = 1 / 6
+EVERY = 1.0
+"""Seconds between two samples."""
 FIELDS = ("seconds", "resident", "anonymous", "files", "threads")
 """Of a sample; memory in megabytes."""
 
@@ -61,15 +58,14 @@ def _fields(path: str) -> dict[str, int]:
 
 
 def soak(minutes: float, out: Path) -> dict[str, NDArray[np.float64]]:
-    """Train for so many minutes; the samples, field by field."""
+    """Train for this many minutes; the samples, field by field."""
     run = Run(TASK, steps=10**12, eval_every=50_000)
     how = Execution(max_minutes=minutes, checkpoint_seconds=10.0)
     # Written to now, so that the samples themselves need no more memory as they grow in number.
-    samples = np.full((int(60 * minutes) + 1, len(FIELDS)), -1.0)
+    samples = np.full((int(60 * minutes / EVERY) + 1, len(FIELDS)), -1.0)
     count, began = 0, time.monotonic()
-    for record in execute(run, out, how):
-        if "eval/mean_reward" in record and count < len(samples):
-            give_back()
+    for _ in execute(run, out, how):
+        if time.monotonic() - began >= EVERY * (count + 1) and count < len(samples):
             samples[count] = sample(began)
             count += 1
     return dict(zip(FIELDS, samples[:count].T, strict=True))
@@ -94,8 +90,8 @@ def growth(seconds: NDArray[np.float64], megabytes: NDArray[np.float64]) -> dict
 
 def summary(samples: dict[str, NDArray[np.float64]], out: Path) -> dict[str, Any]:
     seconds = samples["seconds"]
-    warm = seconds >= WARM_UP * seconds[-1]
-    kept = {name: values[warm] for name, values in samples.items()}
+    second_half = seconds >= seconds[-1] / 2
+    half = {name: values[second_half] for name, values in samples.items()}
     minutes = np.unique(seconds // 60, return_index=True)[1]
     records = RunDirectory(out).records()
     found = {
@@ -104,10 +100,10 @@ def summary(samples: dict[str, NDArray[np.float64]], out: Path) -> dict[str, Any
         "steps": int(records[-1]["time/total_timesteps"] or 0),
         "evaluations": sum("eval/mean_reward" in record for record in records),
         "checkpoints": len(RunDirectory(out).links()),
-        "samples": int(warm.sum()),
+        "samples": int(second_half.sum()),
         "hours": HOURS,
-        **{name: growth(kept["seconds"], kept[name]) for name in ("resident", "anonymous")},
-        **{name: [int(kept[name].min()), int(kept[name].max())] for name in ("files", "threads")},
+        **{name: growth(half["seconds"], half[name]) for name in ("resident", "anonymous")},
+        **{name: [int(half[name].min()), int(half[name].max())] for name in ("files", "threads")},
         "resident_by_minute": [round(float(value), 1) for value in samples["resident"][minutes]],
     }
     return {**found, "less_than_1_percent": found["resident"]["growth_interval"][1] < LIMIT}
@@ -122,7 +118,7 @@ def main() -> None:
         out = options.out or Path(stack.enter_context(tempfile.TemporaryDirectory())) / "run"
         samples = soak(options.minutes, out)
         if len(samples["seconds"]) < 2 * STRETCHES:
-            raise SystemExit("Too short: there are fewer samples than the line needs; try --minutes 20.")
+            raise SystemExit("Too short: there are fewer samples than the line needs; try --minutes 2.")
         found = summary(samples, out)
     RESULTS.write_text(json.dumps(found, indent=2) + "\n")
     print(json.dumps(found, indent=2))

@@ -13,6 +13,7 @@ target that is in a different place in every episode. The file is also a module,
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import gymnasium
@@ -71,13 +72,22 @@ def main(steps: int = 150_000) -> None:
         print(f"{record['time/total_timesteps']:>8,} steps: return {value or 0:.1f}, at rest over the target {success}")
 
     policy = detent.load("runs/crane")  # from here on NumPy is enough
+    nothing = np.zeros(1, np.float32)
+    for name, act in (("doing nothing", lambda observation: nothing), ("the trained policy", policy)):
+        episodes = [play(act, seed) for seed in range(10)]
+        returns, rests = zip(*episodes, strict=True)
+        print(f"{name}: mean return {np.mean(returns):.1f}, at rest over the target in {sum(rests)} of 10 episodes")
+
+
+def play(act: Callable[[Observation], NDArray[np.float32]], seed: int) -> tuple[float, bool]:
+    """The return of one episode, and whether the load came to rest over the target."""
     env = make_crane()
-    observation, _ = env.reset(seed=1)
+    observation, _ = env.reset(seed=seed)
     total, over = 0.0, False
     while not over:
-        observation, reward, terminated, truncated, info = env.step(policy(observation))
+        observation, reward, terminated, truncated, info = env.step(act(observation))
         total, over = total + float(reward), terminated or truncated
-    print(f"One episode with the trained policy: return {total:.1f}, at rest over the target: {info['is_success']}")
+    return total, info["is_success"]
 
 
 if __name__ == "__main__":

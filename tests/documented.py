@@ -33,6 +33,7 @@ ADDED = {
     "eval": ("--episodes", "2"),
     "card": ("--episodes", "2"),
     "sweep": ("--dry-run",),
+    "tune": ("--dry-run",),
     "paper run": ("--dry-run",),
 }
 """Flags that a verb gets where it has none of that name."""

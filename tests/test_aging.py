@@ -6,6 +6,7 @@ tests/data/v0.1.0 was written by that version: run directories, a sweep, compact
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import json
 import shutil
 from pathlib import Path
@@ -122,6 +123,34 @@ def test_a_preset_keeps_its_name_where_its_settings_are_still_the_same(preset):
 
 def described_identity(record):
     return Run.from_configuration(record).identity
+
+
+# --- names that 0.1.0 documented ---
+
+DOCUMENTED = [
+    "detent.checking.check",
+    "detent.configuration.Run",
+    "detent.configuration.Settings",
+    "detent.directory.RunDirectory",
+    "detent.gymnasium.DiscretizeActions",
+    "detent.progress.follow",
+    "detent.runs.Execution",
+    "detent.runs.evaluate_run",
+    "detent.scheduling.sweep",
+    "detent.statistics.iqm",
+    "detent.sweeps.plan_from_file",
+    "detent.sweeps.plan_from_flags",
+    "detent.sweeps.read_plan",
+    "detent.sweeps.run_name",
+    "detent.training.Record",
+]
+
+
+@pytest.mark.parametrize("name", DOCUMENTED)
+@pytest.mark.filterwarnings("ignore:.* has moved:DeprecationWarning")
+def test_names_of_0_1_can_still_be_imported(name):
+    module, _, attribute = name.rpartition(".")
+    assert callable(getattr(importlib.import_module(module), attribute))
 
 
 # --- baselines never change ---

@@ -185,7 +185,7 @@ def test_a_head_of_ones_own_is_for_the_actions_that_it_accepts(counted, tmp_path
     [record] = train(run, tmp_path / "run")
     assert np.isfinite(record["train/loss"])
     with pytest.raises(BadInput, match="'counted' has no method `deploy`"):
-        load(tmp_path / "run")
+        load(tmp_path / "run")(np.zeros(record.policy().observation_size))
     with pytest.raises(BadInput, match="does not fit Pendulum-v1, whose actions are real numbers"):
         next(train(Run("Pendulum-v1", head="counted", counts=(3,), steps=64)))
     with pytest.raises(BadInput, match="whose actions are choices; --head can be categorical, counted"):

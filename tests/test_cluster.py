@@ -229,7 +229,7 @@ def test_the_driver_of_a_ray_sweep_killed_and_restarted(nodes, tmp_path, undistu
     """The cluster goes on without it; the same command finishes what is left."""
     _, name, policy = undisturbed
     out = tmp_path / "out"
-    flags = ["--task", "Hopper-v5", "--steps", "15000", *FLAGS, "--checkpoint-minutes", "0.001"]
+    flags = ["--task", "Hopper-v5", "--steps", str(LONG["steps"]), *FLAGS, "--checkpoint-minutes", "0.001"]
     command = [sys.executable, "-m", "detent.cli", "sweep", *flags, "--out", str(out), "--ray", nodes.address]
     first = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     wait_for(lambda: records(out / name) > 5, first)
@@ -281,7 +281,17 @@ def test_the_cluster_killed_mid_run(tmp_path, undisturbed, part):
     _, name, policy = undisturbed
     out = tmp_path / "out"
     # Long enough for Ray to be missed; a run with the same name, which a second command then ends where it should.
-    flags = ["--task", "Hopper-v5", "--steps", "15000", *FLAGS, "--checkpoint-minutes", "0.001", "--seed", "0-7"]
+    flags = [
+        "--task",
+        "Hopper-v5",
+        "--steps",
+        str(LONG["steps"]),
+        *FLAGS,
+        "--checkpoint-minutes",
+        "0.001",
+        "--seed",
+        "0-7",
+    ]
     command = [sys.executable, "-m", "detent.cli", "sweep", *flags, "--out", str(out), "--ray", "--jobs", "1"]
     first = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     wait_for(lambda: records(out / name) > 5, first)

@@ -8,6 +8,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tomllib
 
 import pytest
 
@@ -19,6 +20,7 @@ from documented import INCLUDED, NOT_RUN, PAGES, ROOT, blocks, commands
 
 SLOW = {
     "choosing-a-head.md",
+    "critics.md",
     "deploy.md",
     "other-libraries.md",
     "own-environment.md",
@@ -31,6 +33,7 @@ SLOW = {
     "sweeps.md",
     "tasks.md",
     "trunks.md",
+    "tuning.md",
 }
 """Pages whose blocks are run by `make test-all`."""
 TYPED = [page for page in PAGES if any(block.language in ("python", "sh") for block in blocks(page))]
@@ -229,3 +232,13 @@ def test_the_site_builds_and_needs_no_network(tmp_path):
         assert loaded.findall(html.read_text(encoding="utf-8")) == [], html
     for css in site.rglob("*.css"):
         assert re.findall(r"(?:url\(|@import)\s*[\"']?(?:https?:)?//", css.read_text(encoding="utf-8")) == [], css
+
+
+def test_the_layers_in_the_design_are_those_that_are_checked():
+    """Each module of the import contract, in its order; a name that begins a line follows from the one above by `|`."""
+    block = next(b for b in blocks(ROOT / "docs" / "design.md") if b.text.startswith("cli\n"))
+    columns = "\n".join(re.split(r" {3,}", line.rstrip(), maxsplit=1)[0] for line in block.text.splitlines() if line)
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    layers = next(contract["layers"] for contract in contracts if contract["type"] == "layers")
+    documented = [layer.replace("\n", " ").split() for layer in re.split(r"\n(?! )", columns)]
+    assert documented == [layer.replace("detent.", "").split() for layer in layers]

@@ -26,6 +26,7 @@ from detent.heads import HEADS
 from detent.networks import ACTIVATIONS
 from detent.ops import OPS, Place, normalizer_of
 from detent.policy import Policy, load
+from detent.runs.execution import evaluate_run
 from detent.runs.training import train
 from detent.trunks.mlp import MLP
 from detent.trunks.simba import SimBa
@@ -289,15 +290,21 @@ for method in ("outputs", "parameters", "distribution", "to_unit", "by_dimension
 def test_a_head_that_cannot_be_deployed_trains_and_says_what_is_missing(tmp_path, monkeypatch):
     monkeypatch.setattr(HEADS, "_entries", dict(HEADS._entries))  # what is registered here stays here
     for head, name, error, sentence in (
-        (Undeployable, "mine", BadInput, r"The head 'mine' has no method `deploy`"),
+        (Undeployable, "mine", None, r"The head 'mine' has no method `deploy`"),
         (Foreign, "odd", Corrupt, r"The head 'odd' needs the op 'frobnicate'"),
     ):
         detent.register_head(name, head)
-        *_, last = train(detent.Run("probe/action", head=name, steps=64, envs=4, batch_size=64))
+        run = detent.Run("probe/action", head=name, steps=64, envs=4, batch_size=64)
+        *_, last = train(run)
         policy = last.policy()
         policy.save(tmp_path / "p.safetensors")
-        with pytest.raises(error, match=sentence):
-            load(tmp_path / "p.safetensors")
+        if error:
+            with pytest.raises(error, match=sentence):
+                load(tmp_path / "p.safetensors")
+        else:
+            assert evaluate_run(run, load(tmp_path / "p.safetensors"), 2, 0)["episodes"] == 2
+            with pytest.raises(BadInput, match=sentence):
+                policy(np.zeros(policy.observation_size))
         for target in TARGETS:
             with pytest.raises(BadInput, match=sentence):
                 file_bytes(policy, target)

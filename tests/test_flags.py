@@ -75,12 +75,14 @@ COMMANDS = {
     # Whatever is changed here is refused at last: by a directory that is not empty, or a run that is nowhere.
     "train": [(["probe/action"], ["--init-from=nowhere", "--out=full"])],
     "sweep": [([], ["--task=probe/action", "--out=sweep", "--dry-run"]), (["sweep.toml"], ["--dry-run"])],
+    "tune": [(["probe/action"], ["--dry-run"])],
     "resume": [(["run"], ["--quiet"])],
     "verify": [(["run"], ["--link=1000"]), (["nowhere"], [])],
     "eval": [(["bare"], [])],
     "export": [(["run"], ["--to=numpy", "--out=policy.py"])],
     "play": [(["run"], ["--out=film"])],
     "card": [(["bare"], ["--out=card.md"])],
+    "ls": [(["bare"], [])],
     "report": [(["bare"], ["--out=page.html"])],
     "paper": [([], [])],
     "paper run": [(["figure1"], ["--task=Hopper", "--algo=ppo", "--head=gaussian", "--no-tuning", "--dry-run"])],
@@ -121,7 +123,9 @@ def commands(verb, count):
     for (given, flags), (action, needed) in itertools.product(COMMANDS[verb], arguments(verb)):
         rng = random.Random(f"{verb} {action.option_strings} {action.dest}")
         tried = values(rng, count)
-        if "--import" in action.option_strings:  # the one flag that is there to execute what it names
+        if "--debug" in action.option_strings:  # which is there to show tracebacks
+            continue
+        if {"--import", "--task"} & set(action.option_strings):  # flags that are there to execute what they name
             tried = [value for value in tried if not value.startswith("canary")]
         if isinstance(action, argparse._HelpAction):
             yield from ([*words, *given, *flags, value] for value in tried)
@@ -347,7 +351,7 @@ REFUSED = {
     "an endless reference": ("report run --reference /dev/zero", "/dev/zero should have tables [[result]]"),
     "squared bins": ("paper run figure5a --bins ²", "--bins must be a whole number of at least 2, not '²'"),
     "a place in a file": ("train probe/action --steps 8 --out binary/run", "Not a directory"),
-    "colours": ("eval \x1b[31mred", r"\x1b[31mred is not a run directory"),
+    "colours": ("eval \x1b[31mred", r"\x1b[31mred does not exist"),
 }  # fmt: skip
 
 

@@ -819,13 +819,11 @@ def test_whatever_happens_is_one_sentence_and_a_status(tmp_path, what):
     assert (directory.status(), directory.why()) == ("failed", sentence)
     assert raised.value.exit_code == (2 if kind is Refused else 70)
     assert raised.value.__cause__ is not None
-    assert (out / "traceback.txt").exists() == (kind is Defect)
-    if kind is Defect:
-        assert str(out / "traceback.txt") in sentence
-        assert "in <lambda>" in (out / "traceback.txt").read_text() or what in ("recursion", "an exit")
+    assert (str(out / "error.txt") in sentence) == (kind is Defect)
+    assert re.search("in (<lambda>|recursion|system|carry_out|_watched)", (out / "error.txt").read_text())
     with detent.train(run, out, resume=True) as records:
         assert next(records)["time/iterations"] == 3
-    assert not (out / "traceback.txt").exists()
+    assert not (out / "error.txt").exists()
 
 
 ALGORITHM_OF_MINE = """
@@ -1142,7 +1140,7 @@ def test_workers_need_no_dev_shm(tmp_path, options):
 # --- an environment that changes the directory ---
 
 
-@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("workers", slow_unless(lambda workers: workers == 1, [0, 1]))
 def test_a_directory_that_changes_does_no_harm(tmp_path, monkeypatch, capfd, workers):
     home, away = tmp_path / "home", tmp_path / "away"
     home.mkdir()
@@ -1203,7 +1201,7 @@ def bests(out):
     return found
 
 
-@pytest.mark.parametrize("seconds", [0, 1e9])
+@pytest.mark.parametrize("seconds", slow_unless(lambda seconds: seconds == 0, [0, 1e9]))
 @pytest.mark.parametrize("nth", slow_unless(lambda nth: nth == 19, range(5, 45, 14)))
 def test_the_best_policy_of_a_run_that_was_killed_and_stopped(improving, tmp_path, monkeypatch, nth, seconds):
     """Killed at any write, resumed, and stopped soon: the best policy is of an iteration that the run has had."""
@@ -1249,21 +1247,17 @@ def test_the_best_policy_of_a_forgotten_iteration_is_dropped(improving, tmp_path
 
 
 def test_a_run_of_many_records_is_read(tmp_path):
-    """More than 101,000 records were once too large to be one run's; the cost is linear."""
-    out, took = write_run(tmp_path / "run", [1.0, 2.0]), {}
+    """More than 101,000 records were once too large to be one run's (`benchmarks/report.py` measures the cost)."""
+    out, count = write_run(tmp_path / "run", [1.0, 2.0]), 110_000
     record = json.loads((out / "records.jsonl").read_text().splitlines()[0])
     more = {f"train/number_{i}": 0.123456789012345 + i for i in range(14)}
     text = json.dumps(record | more).replace('"time/iterations": 1, "time/total_timesteps": 100', "%s")
-    for count in (11_000, 110_000):
-        with open(out / "records.jsonl", "w") as file:
-            for i in range(1, count + 1):
-                file.write(text % f'"time/iterations": {i}, "time/total_timesteps": {2048 * i}' + "\n")
-        began = time.process_time()
-        (found,) = report.load_runs([out])
-        took[count] = time.process_time() - began
-        assert (found.status, found.steps, found.curve.steps.size) == ("finished", 2048 * count, count)
+    with open(out / "records.jsonl", "w") as file:
+        for i in range(1, count + 1):
+            file.write(text % f'"time/iterations": {i}, "time/total_timesteps": {2048 * i}' + "\n")
+    (found,) = report.load_runs([out])
+    assert (found.status, found.steps, found.curve.steps.size) == ("finished", 2048 * count, count)
     assert (out / "records.jsonl").stat().st_size > 2**26
-    assert took[110_000] < 30 * took[11_000]
     assert RunDirectory(out).odd_record(count) is None
     RunDirectory(out).forget_after(100_001)
     assert RunDirectory(out).odd_record(100_001) is None

@@ -7,6 +7,7 @@ import itertools
 import multiprocessing
 import os
 import pickle
+import re
 import signal
 import subprocess
 import sys
@@ -278,7 +279,9 @@ def test_observations_in_parts_become_vectors(host: Callable[..., Host], workers
 def test_an_observation_that_lacks_a_part_is_a_failure(host: Callable[..., Host]) -> None:
     env = host(host_tasks.Forgetful, 1)
     env.reset()
-    with pytest.raises(EnvironmentFailed, match="that its space does not allow: it has no part 'goal'") as error:
+    with pytest.raises(
+        EnvironmentFailed, match="that the observation space does not allow: it has no part 'goal'"
+    ) as error:
         run(env, actions_for(env, 3))
     one_sentence(error)
 
@@ -311,13 +314,6 @@ def test_actions_passed_on_raw_need_no_finite_bounds(host: Callable[..., Host]) 
     assert np.isinf(env.space.high).all()
 
 
-@pytest.mark.parametrize("made", [None, 7, "a text", object(), host_tasks.Drift])
-def test_what_is_no_environment(made: Any) -> None:
-    """The last is a class, which somebody forgot to call."""
-    with pytest.raises(BadInput, match=r"^Task made .*, which is not a Gymnasium environment: it (has no|is a class)"):
-        Host(lambda: made, "Task", Wanted(0, 2))
-
-
 @pytest.mark.parametrize("workers", [0, 1])
 def test_an_environment_that_raises(host: Callable[..., Host], workers: int) -> None:
     env = host(host_tasks.Raises, 2, workers=workers)
@@ -328,7 +324,8 @@ def test_an_environment_that_raises(host: Callable[..., Host], workers: int) -> 
         env.step(None, action)
     text = one_sentence(error)
     assert text.startswith("Task: environment 0, in its episode 0 (seed ")
-    assert text.endswith("), at step 3 with action [0.25, 0.5], raised ValueError: the arm is broken")
+    told = r"\), at step 3 with action \[0.25, 0.5\], raised ValueError: the arm is broken \(\w+.py:\d+ in step\)$"
+    assert re.search(told, text)
     seeds = seeds_of(host(host_tasks.Seeded, 2))
     assert f"(seed {seeds[0][0]})" in text
 
@@ -381,13 +378,16 @@ def test_a_failed_environment_is_restarted_with_a_new_episode(
     assert not any(ended(step).any() for step in steps)
     assert len(caplog.messages) == 2
     assert "at step 3 with action [" in caplog.messages[0]
-    assert caplog.messages[1].endswith("raised ValueError: the arm is broken; restarted (2 of at most 10).")
+    assert "raised ValueError: the arm is broken (" in caplog.messages[1]
+    assert caplog.messages[1].endswith("in step); restarted (2 of at most 10).")
 
 
 def test_restarts_are_capped(host: Callable[..., Host]) -> None:
     env = host(host_tasks.Raises, 1, restarts=1)
     env.reset()
-    with pytest.raises(EnvironmentFailed, match=r"the arm is broken, after 1 restarts.* --max-env-restarts") as error:
+    with pytest.raises(
+        EnvironmentFailed, match=r"the arm is broken .*, after 1 restarts.* --max-env-restarts"
+    ) as error:
         run(env, actions_for(env, 6))
     one_sentence(error)
 

@@ -89,7 +89,7 @@ def test_tasks_of_every_kind_are_drawn(task, tmp_path):
     run, policy = random_player(task, env_kwargs={"max_episode_steps": 6})
     env = make_env(run)
     with Film(env, tmp_path / "a.mp4", None) as film:
-        [episode] = play(run, policy, env, 1, seed=0, sample=True, film=film)
+        [episode] = play(run, policy, env, 1, seed=0, choose="sample", film=film)
     env.close()
     assert 0 < episode.length <= 6
     pictures = iio.imread(tmp_path / "a.mp4")

@@ -353,4 +353,4 @@ def test_a_damaged_policy_of_0_1_0_is_refused(tmp_path):
         load(tmp_path / "p.safetensors")
     write_tensors(tmp_path / "p.safetensors", tensors, {**meta, "ops": None})
     with pytest.raises(BadInput, match="has no method `deploy`"):
-        load(tmp_path / "p.safetensors")
+        load(tmp_path / "p.safetensors").ops  # noqa: B018

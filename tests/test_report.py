@@ -221,10 +221,33 @@ def test_a_baseline_has_the_same_options(tmp_path):
                 write_run(
                     tmp_path / f"{head}{rate}{seed}", [1e6 * rate + seed], head=head, seed=seed, learning_rate=rate
                 )
-    for row in report.comparison(report.load_runs([tmp_path])).rows:
-        for versus in row.versus.values():
-            assert versus.difference.value == 0.0
-        assert len(row.versus) == 1
+    found = report.comparison(report.load_runs([tmp_path]))
+    for row in found.rows:
+        (head,) = {"gaussian", "ordinal"} - {row.variant.head}
+        assert row.versus[head].difference.value == 0.0
+    assert found.heads == ["gaussian", "ordinal"]
+
+
+def test_a_baseline_can_be_a_value_of_any_option(tmp_path):
+    for rate in (1e-4, 3e-4):
+        for head in ("gaussian", "ordinal"):
+            for seed in (0, 1):
+                write_run(
+                    tmp_path / f"{head}{rate}{seed}", [1e6 * rate + seed], head=head, seed=seed, learning_rate=rate
+                )
+    found = report.comparison(report.load_runs([tmp_path]))
+    low, high = "learning_rate=0.0001", "learning_rate=0.0003"
+    assert [baseline.label for baseline in found.baselines] == ["gaussian", "ordinal", low, high]
+    for row in found.rows:
+        other, gain = (low, 200.0) if row.variant.aspects["learning_rate"] == "0.0003" else (high, -200.0)
+        assert row.versus[other].difference.value == pytest.approx(gain)
+        assert len(row.versus) == 2  # the other head, and the other rate
+
+
+def test_what_was_drawn_at_random_is_no_baseline(tmp_path):
+    for i in range(14):
+        write_run(tmp_path / str(i), [1.0], seed=0, learning_rate=1e-4 * (i + 1))
+    assert [b.label for b in report.comparison(report.load_runs([tmp_path])).baselines] == ["ordinal"]
 
 
 def test_reference_numbers_from_a_file(tmp_path):

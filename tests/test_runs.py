@@ -268,7 +268,7 @@ BAD = {
     "max minutes": (["train", "Hopper-v5", "--max-minutes", "-1"], "greater than 0"),
     "init from nothing": (["train", "probe/action", "--init-from", "nowhere"], "there is no run"),
     "resume nothing": (["resume", "nowhere"], "not a run directory"),
-    "eval nothing": (["eval", "nowhere"], "not a run directory"),
+    "eval nothing": (["eval", "nowhere"], "There is no policy"),
     "eval no episodes": (["eval", "nowhere", "--episodes", "0"], "at least 1"),
 }
 

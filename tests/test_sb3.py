@@ -21,7 +21,6 @@ from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.vec_env import VecNormalize
 
 from detent.errors import BadInput
-from detent.gymnasium import DiscretizeActions
 from detent.heads import HEADS
 from detent.sb3 import (
     BetaDistribution,
@@ -31,6 +30,7 @@ from detent.sb3 import (
     OrdinalDistribution,
     OrdinalPolicy,
 )
+from detent.wrappers import DiscretizeActions
 
 LOW, HIGH = np.array([-2.0, 0.0, -0.4], np.float32), np.array([2.0, 1.0, 0.1], np.float32)
 SPACE = Box(LOW, HIGH)

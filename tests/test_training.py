@@ -274,8 +274,8 @@ def test_option_names_are_disjoint():
 
 CHANGED = {
     "steps": 512, "seed": 1, "envs": 16, "env_kwargs": {"forward_reward_weight": 2.0}, "actions": "clip",
-    "normalize_observations": False, "normalize_rewards": False, "normalization_clip": 0.5, "hidden_sizes": (32,),
-    "policy_gain": 1.0, "anneal_steps": 10_000,
+    "normalize_observations": False, "normalize_rewards": False, "normalization_clip": 0.5, "least_variance": 1.0,
+    "returns_across_episodes": True, "policy_gain": 1.0, "anneal_steps": 10_000,
 }  # fmt: skip
 NO_EFFECT_ON_RESULTS = set(FREE_OPTIONS)
 TESTED_WITH_RUNS = {"eval_every", "eval_episodes"}
@@ -286,7 +286,6 @@ def test_every_setting_is_read():
     """Changing it changes the records (and the names here are all there are)."""
     names = {f.name for f in dataclasses.fields(Settings)}
     assert names == set(CHANGED) | NO_EFFECT_ON_RESULTS | TESTED_WITH_RUNS
-    # A Gaussian on HalfCheetah with bounds of +-0.5 would be told apart; Reacher's goal of raw actions too.
     usual = {"task": "Hopper-v5", "head": "gaussian", "steps": 384, "initial_log_std": 1.0, **QUICK}
     usual_records = told(train(Run(**usual)))
     for name, value in CHANGED.items():

@@ -12,6 +12,11 @@ from detent.runs.training import Record
 def write_run(path, returns, task="Hopper-v5", head="ordinal", status="finished", elapsed=None, why=None, **options):
     """A run directory with these returns, written by what writes run directories, without training."""
     run = Run(task, head, **{"steps": 100 * len(returns), "preset": "modern", **options})
+    return write_records(path, run, returns, status, elapsed, why)
+
+
+def write_records(path, run, returns, status="finished", elapsed=None, why=None):
+    """The same for a run that was made."""
     directory = RunDirectory(path)
     directory.path.mkdir(parents=True)
     directory.create(run, None)

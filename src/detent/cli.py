@@ -14,17 +14,19 @@ import traceback
 from collections.abc import Sequence
 
 from detent.errors import BadInput, DetentError, NeedsImport, refused
-from detent.verbs.flags import Parser
+from detent.verbs.flags import DEBUG, Parser
 
 VERBS = {
     "train": "train a policy on a task",
     "sweep": "train many policies: grids, random draws, Ray",
+    "tune": "search for good settings",
     "resume": "continue or extend a run",
     "verify": "execute a run again and compare the bits",
     "eval": "play episodes with a trained policy",
     "export": "write a policy as ONNX, NumPy or C",
     "play": "record a film of a trained policy",
     "card": "write the model card of a run",
+    "ls": "list runs as a table: means and intervals",
     "report": "show runs on one HTML page, and in figures",
     "paper": "run and show the paper's figures and tables",
     "check": "check an environment of your own",
@@ -44,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         _prepare_terminal()
     words = list(sys.argv[1:] if argv is None else argv)
     try:
-        return _dispatch(words)
+        return _shown(words) if DEBUG in words else _dispatch(words)
     except NeedsImport as error:
         _say(f"{error}: {shlex.join(['detent', *words, '--import', error.module])}")
         return error.exit_code
@@ -63,6 +65,15 @@ def main(argv: Sequence[str] | None = None) -> int:
             return _defect(error)
         _say(str(sentence))
         return sentence.exit_code
+
+
+def _shown(words: list[str]) -> int:
+    """Run one verb; an error is shown with its traceback before it is said in a sentence."""
+    try:
+        return _dispatch(words)
+    except Exception as error:
+        print("".join(traceback.format_exception(error)), file=sys.stderr)
+        raise
 
 
 LONGEST = 2_000

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import re
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 
@@ -49,6 +54,20 @@ class Diverged(DetentError):
     exit_code = 3
 
 
+@contextmanager
+def in_file(file: str | None) -> Iterator[None]:
+    """Make errors in a TOML file name the file, and its keys instead of flags."""
+    try:
+        yield
+    except NeedsImport:
+        raise
+    except BadInput as error:
+        if file is None:
+            raise
+        text = re.sub(r"(?<!\w)--([a-z][a-z-]*)", lambda found: found[1].replace("-", "_"), str(error))
+        raise BadInput(f"{file}: {text}") from error
+
+
 LONGEST = 120
 """Characters of a value that an error shows."""
 
@@ -60,6 +79,33 @@ def quoted(value: Any) -> str:
     except (ValueError, RecursionError):  # a number with too many digits, a list in too many lists
         return f"a {type(value).__name__} that is too large to show"
     return text if len(text) <= LONGEST else f"{text[: LONGEST // 2]} ... {text[-LONGEST // 4 :]}"
+
+
+def one_line(error: BaseException) -> str:
+    """An exception's type and text and where in the user's code it arose, on one line."""
+    text = f"{type(error).__name__}: {' '.join(str(error).split())}".rstrip(": ")
+    where = users_frame(error)
+    return f"{text} ({where})" if where else text
+
+
+OURS = os.path.dirname(os.path.abspath(__file__)) + os.sep
+
+
+def users_frame(error: BaseException) -> str | None:
+    """`quad.py:38 in step`: the innermost frame of the user's own code, or of what is installed; None if there is none.
+
+    An exception raised inside NumPy is of most use with the line that called NumPy.
+    """
+    import sysconfig  # here, because policies act without it
+
+    installed = tuple(sysconfig.get_path(kind) + os.sep for kind in ("stdlib", "platstdlib", "purelib", "platlib"))
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if not frame.filename.startswith((OURS, "<frozen "))
+    ]
+    own = [frame for frame in frames if not frame.filename.startswith(installed)] or frames
+    return f"{os.path.basename(own[-1].filename)}:{own[-1].lineno} in {own[-1].name}" if own else None
 
 
 def refused(error: BaseException) -> Refused | None:

@@ -12,6 +12,7 @@ import os
 import re
 import secrets
 import stat
+import tomllib
 from collections.abc import Container, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -168,6 +169,20 @@ def read_json(path: Path, schema: Schema = ANY, largest: int = LARGEST_OBJECT) -
         return parsed(path, file.read(largest), schema)
 
 
+def read_toml(path: Path, what: str) -> dict[str, Any]:
+    """The tables of a file that a user wrote; a path that cannot be read is the user's mistake (`errors.in_file`)."""
+    try:
+        with open(path, "rb") as file:
+            data = file.read(LARGEST_OBJECT + 1)  # not by its size: a pipe or a device has none
+        if len(data) > LARGEST_OBJECT:
+            raise BadInput(f"{what} must be smaller than 1 MB.")
+        return tomllib.loads(data.decode())
+    except OSError as error:
+        raise BadInput(f"cannot be read: {error.strerror}.") from error
+    except (ValueError, RecursionError) as error:
+        raise BadInput(f"this is not valid TOML: {error}.") from error
+
+
 def read_lines(path: Path, schema: Schema) -> Iterator[dict[str, Any]]:
     """One JSON object per line, each as it should be; memory is needed for one at a time."""
     for number, line in enumerate(lines(path), 1):
@@ -195,7 +210,7 @@ def beginning(path: Path, size: int = 1024) -> bytes:
 
 @contextmanager
 def _readable(path: Path, largest: float = math.inf) -> Iterator[io.BufferedReader]:
-    """A regular file of no more than so many bytes; whatever cannot be read is a sentence."""
+    """A regular file of at most this many bytes; whatever cannot be read is a sentence."""
     try:
         with open(opened(path), "rb") as file:
             if os.fstat(file.fileno()).st_size > largest:

@@ -15,6 +15,7 @@ import numpy as np
 from jaxtyping import Float
 from numpy.typing import NDArray
 
+from detent.draws import log_uniform
 from detent.errors import BadInput
 from detent.options import option
 
@@ -29,10 +30,20 @@ class InitialStd:
         None,
         "standard deviation of the first policy, in units where the bounds are -1 and 1 (default: the head's own)",
         above=0,
+        search=log_uniform(0.1, 1.0),
     )
 
-    def check_initial_std(self, least: float, most: float, of: str) -> None:
+    def initial_stds(self) -> tuple[float, float]:
+        """The least and the greatest standard deviation that the first policy can have."""
+        raise NotImplementedError
+
+    def bounds(self) -> dict[str, tuple[float, float]]:
+        """What `detent tune` may try, given the other options."""
+        return {"initial_std": self.initial_stds()}
+
+    def check_initial_std(self, of: str) -> None:
         """Raise `BadInput` if the first policy of such a head cannot have this standard deviation."""
+        least, most = self.initial_stds()
         if self.initial_std is None or least <= self.initial_std <= most:
             return
         least, most = _rounded(least, math.ceil), _rounded(most, math.floor)

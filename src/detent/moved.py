@@ -12,6 +12,9 @@ from types import ModuleType
 MOVED = {
     "detent.checking": "detent.environments.checking",
     "detent.configuration": "detent.runs.run",
+    "detent.directory": "detent.runs.directory",
+    "detent.gymnasium": "detent.wrappers",
+    "detent.progress": "detent.runs.progress",
     "detent.scheduling": "detent.sweeps.cores",
     "detent.statistics": "detent.report.statistics",
     "detent.training": "detent.runs.training",

@@ -13,6 +13,7 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from detent.draws import Draw
 from detent.errors import BadInput, quoted
 
 FREE_OPTIONS = ("workers", "threads", "env_timeout", "on_env_error", "max_env_restarts")
@@ -38,16 +39,18 @@ def option(
     above: float | None = None,
     at_most: float | None = None,
     choices: tuple[str, ...] | None = None,
+    search: Draw | None = None,
 ) -> Any:
     """A dataclass field that appears as a command-line flag, with its help and its range.
 
     Give `baseline` if it differs from the default: when a default changes, or when an option is added to something that
     already exists. `formerly` lists the option's old names, which files may still use. `instead_of` names an option of
-    the same part that sets the same thing; only one of the two may differ from its baseline.
+    the same part that sets the same thing; only one of the two may differ from its baseline. `search` is the range in
+    which `detent tune` looks for good values (`detent.draws`); without it, an option is searched only if a user asks.
     """
     limits = {"at_least": at_least, "above": above, "at_most": at_most, "choices": choices}
     aging = {"baseline": default if baseline is Unset else baseline, "formerly": formerly, "instead_of": instead_of}
-    return dataclasses.field(default=default, metadata={"help": help, "limits": limits, **aging})
+    return dataclasses.field(default=default, metadata={"help": help, "limits": limits, "search": search, **aging})
 
 
 def options_of(configurable: Any) -> tuple[dataclasses.Field[Any], ...]:
@@ -101,6 +104,50 @@ def rivals(configurables: Iterable[Any]) -> dict[str, str]:
 def flag(name: str) -> str:
     """`learning_rate` -> `--learning-rate`."""
     return "--" + name.replace("_", "-")
+
+
+_ELSEWHERE = {
+    "learning_rate": ("lr",),
+    "anneal_learning_rate": ("anneal_lr",),
+    "steps": ("total_timesteps", "timesteps", "n_timesteps", "num_timesteps"),
+    "envs": ("n_envs", "num_envs"),
+    "batch_size, the steps of all --envs together": ("n_steps", "num_steps"),
+    "minibatch_size, which is --batch-size divided by their number": ("num_minibatches", "n_minibatches"),
+    "epochs": ("n_epochs", "num_epochs", "update_epochs"),
+    "entropy_coef": ("ent_coef",),
+    "value_coef": ("vf_coef",),
+    "clip_range": ("clip_coef",),
+    "clip_range_value": ("clip_range_vf", "clip_vloss"),
+    "gae_lambda": ("lam",),
+    "hidden_sizes": ("net_arch",),
+    "activation": ("activation_fn",),
+    "initial_log_std": ("log_std_init",),
+    "normalize_observations": ("norm_obs",),
+    "normalize_rewards": ("norm_reward",),
+    "normalization_clip": ("clip_obs", "clip_reward"),
+    "cg_iterations": ("cg_max_steps",),
+    "damping": ("cg_damping",),
+    "line_search_steps": ("line_search_max_iter",),
+    "line_search_factor": ("line_search_shrinking_factor",),
+    "eval_every": ("eval_freq",),
+    "eval_episodes": ("n_eval_episodes",),
+    "bins": ("n_bins", "num_bins"),
+    "checkpoint_minutes": ("save_freq",),
+    "tensorboard": ("tensorboard_log",),
+    "wandb": ("track",),
+    "out": ("exp_name", "log_folder", "log_dir"),
+    "import": ("gym_packages",),
+}
+ELSEWHERE = {theirs: ours for ours, names in _ELSEWHERE.items() for theirs in names}
+"""Names that options have in Stable-Baselines3, its zoo and CleanRL -> ours, with a remark if they are not the same."""
+
+
+def name_here(name: str) -> tuple[str, str] | None:
+    """Our name of an option that other libraries call `name`, and a sentence about it; None if there is none."""
+    if name not in ELSEWHERE:
+        return None
+    ours, comma, remark = ELSEWHERE[name].partition(", ")
+    return ours, f"There is no option {flag(name)}; what comes nearest is {flag(ours)}{comma}{remark}."
 
 
 def whole(value: Any) -> int:

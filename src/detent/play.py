@@ -21,12 +21,14 @@ from gymnasium.envs.registration import find_highest_version, parse_env_id
 from numpy.typing import NDArray
 
 from detent.environments.host import make_factory
-from detent.environments.serial import FAILURES, make_all, one_line
+from detent.environments.serial import FAILURES, make_all
 from detent.environments.spaces import action_space, observation_layout
-from detent.errors import BadInput, DetentError, EnvironmentFailed
+from detent.errors import BadInput, DetentError, EnvironmentFailed, one_line
 from detent.files import cannot_write, flush, temporary_name, write_whole
+from detent.ops import Choose
 from detent.package import import_optional
 from detent.policy import Policy
+from detent.runs.acting import acting
 from detent.runs.evaluation import MOST_STEPS
 from detent.runs.run import Run
 from detent.tasks import Factory, Task
@@ -133,7 +135,7 @@ def play(
     env: Env,
     episodes: int,
     seed: int,
-    sample: bool = False,
+    choose: Choose = "mode",
     film: Film | None = None,
 ) -> Iterator[Episode]:
     """Play episodes, the first under `seed`, the next under `seed + 1`, ..., and tell of each when it has ended."""
@@ -141,7 +143,7 @@ def play(
     layout = observation_layout(name, env.observation_space)
     own = action_space(name, env.action_space, bounded=False)
     policy.refuse_other_task(f"{name} as Gymnasium has it", layout.size, own.low, own.high)
-    of_vector = partial(policy.sample, rng=np.random.default_rng(seed)) if sample else policy
+    of_vector = acting(run, policy, choose, np.random.default_rng(seed))
 
     def act(observation: Any) -> Any:
         return of_vector(_asked(name, lambda: layout.flat(observation)))

@@ -49,7 +49,7 @@ class Misfit(BadInput):
     """The ops of a policy are unknown, or do not match each other or its tensors."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Policy:
     """Observation -> action, with normaliser, network, head and bounds inside.
 
@@ -104,6 +104,14 @@ class Policy:
     def save(self, path: Path) -> None:
         write_whole(path, self.to_bytes())
 
+    def __repr__(self) -> str:
+        low = self.tensors["space/low"]
+        task = self.meta.get("configuration", {}).get("task", "an unknown task")
+        return (
+            f"<Policy for {task}, head {self.head}, after {self.meta['steps']:,} steps: {self.observation_size} "
+            f"numbers observed, {low.size} {'chosen' if low.dtype.kind == 'i' else 'set'}>"
+        )
+
     def __reduce__(self) -> tuple[Any, ...]:
         """Copies recompute whatever is cached."""
         return Policy, (self.tensors, self.meta)
@@ -131,6 +139,8 @@ class Policy:
             raise Misfit("Its observations do not match its network.")
         if not all(np.isfinite(t).all() for name, t in self.tensors.items() if not name.startswith("space/")):
             raise Misfit("It does not have finite numbers.")
+        if self.meta["ops"] is None:  # it acts only through its head
+            return
         nothing = np.zeros(self.observation_size, np.float32)
         with np.errstate(all="ignore"):
             if not all(np.isfinite(given).all() for given in (self.outputs(nothing), self(nothing))):
@@ -162,8 +172,8 @@ class Policy:
         """The ops from the observation to the action."""
         if self.meta["ops"] is None:
             raise BadInput(
-                f"The head {self.head!r} has no method `deploy`, so its policy can act only in training; add the "
-                "method (docs/deploy.md lists the ops it may use) and train again."
+                f"The head {self.head!r} has no method `deploy`, so its policy acts only in training, `detent "
+                "eval` and `detent play`; add the method (docs/deploy.md lists the ops it may use) and train again."
             )
         return list(self.meta["ops"])
 

@@ -20,8 +20,8 @@ from gymnasium.spaces import Space
 from jaxtyping import Float, Int
 
 from detent.errors import BadInput
-from detent.gymnasium import bounds, checked_bins, grid
 from detent.package import import_optional
+from detent.wrappers import bounds, checked_bins, grid
 
 try:
     import torch

@@ -16,6 +16,7 @@ from detent.agent import Agent, Parameters
 from detent.algorithms import Metrics, Rollout, register_algorithm
 from detent.algorithms.samples import Sample, explained_variance, samples, standardized, weights
 from detent.distributions import Action, Key
+from detent.draws import log_uniform, uniform
 from detent.heads import output_blocks
 from detent.kfac import (
     KFAC,
@@ -48,11 +49,17 @@ class ACKTR:
 
     batch_size: int = option(1024, "steps collected per update", at_least=1, at_most=2**24)
     gamma: float = option(0.99, "discount factor", at_least=0, at_most=1)
-    gae_lambda: float = option(0.95, "lambda of generalised advantage estimation", at_least=0, at_most=1)
+    gae_lambda: float = option(
+        0.95, "lambda of generalised advantage estimation", at_least=0, at_most=1, search=uniform(0.9, 0.99)
+    )
     learning_rate: float = option(0.03, "the policy's initial step size", above=0, at_most=FASTEST)
-    target_kl: float = option(0.02, "KL(old || new) to which the policy's step size is adapted", above=0)
+    target_kl: float = option(
+        0.02, "KL(old || new) to which the policy's step size is adapted", above=0, search=log_uniform(0.002, 0.04)
+    )
     clip_kl: float = option(0.04, "maximum KL(old || new) of a step, both as estimated and as measured", above=0)
-    damping: float = option(0.01, "multiple of the identity added to the policy's Fisher matrix", above=0)
+    damping: float = option(
+        0.01, "multiple of the identity added to the policy's Fisher matrix", above=0, search=log_uniform(0.001, 0.1)
+    )
     decay: float = option(
         0.95, "decay of the running averages of the policy's Fisher matrix", at_least=0, at_most=0.9999
     )
@@ -61,8 +68,9 @@ class ACKTR:
     )
     value_steps: int = option(25, "gradient steps of the value function per update", at_least=1)
     value_learning_rate: float = option(
-        0.1, "the value function's step size; 1 is a full natural-gradient step", above=0, at_most=1
-    )
+        0.1, "the value function's step size; 1 is a full natural-gradient step", above=0, at_most=1,
+        search=log_uniform(0.01, 1.0),
+    )  # fmt: skip
     value_lambda: float = option(
         0.95, "lambda of the returns that the value function learns; 1 for Monte Carlo", at_least=0, at_most=1
     )

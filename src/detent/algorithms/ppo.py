@@ -25,6 +25,7 @@ from detent.algorithms.samples import (
     weights,
 )
 from detent.distributions import Key
+from detent.draws import choice, log_uniform, uniform
 from detent.options import check_options, option
 
 KL_SAMPLES = 100
@@ -42,20 +43,20 @@ class PPO:
     """Proximal policy optimisation: clipped probability ratios, several epochs of minibatches per batch."""
 
     batch_size: int = option(2048, "steps collected per update", at_least=1, at_most=2**24)
-    minibatch_size: int = option(64, "steps per gradient step", at_least=1)
-    epochs: int = option(10, "passes over each batch", at_least=1)
-    learning_rate: float = option(3e-4, "Adam's step size", above=0)
+    minibatch_size: int = option(64, "steps per gradient step", at_least=1, search=choice(32, 64, 128, 256))
+    epochs: int = option(10, "passes over each batch", at_least=1, search=uniform(3, 20))
+    learning_rate: float = option(3e-4, "Adam's step size", above=0, search=log_uniform(3e-5, 3e-3))
     anneal_learning_rate: bool = option(True, "decrease the learning rate linearly to 0 over the run")
     gamma: float = option(0.99, "discount factor", at_least=0, at_most=1)
     gae_lambda: float = option(0.95, "lambda of generalised advantage estimation", at_least=0, at_most=1)
     clip_range: float = option(0.2, "how far a probability ratio may move from 1", above=0)
     clip_range_value: float = option(0.0, "how far a value may move per update; 0 for no limit", at_least=0)
     value_coef: float = option(0.25, "weight of the value loss", at_least=0)
-    entropy_coef: float = option(0.0, "weight of the entropy bonus", at_least=0)
+    entropy_coef: float = option(0.0, "weight of the entropy bonus", at_least=0, search=log_uniform(1e-5, 3e-2))
     max_grad_norm: float = option(0.5, "clip gradients to this norm", above=0)
     target_kl: float = option(
         0.0, "skip the remaining epochs once KL(old || new), summed over action dimensions, exceeds this; 0 for never",
-        at_least=0,
+        at_least=0, search=log_uniform(0.03, 1.0),
     )  # fmt: skip
     divide_target_kl: bool = option(
         False, "divide --target-kl by the number m of action dimensions, which allows each dimension 1/m^2 of it",
@@ -63,8 +64,8 @@ class PPO:
     )  # fmt: skip
     kl_from: str = option(
         "distributions",
-        f"what --target-kl limits: the KL between the distributions, on {KL_SAMPLES} samples of the batch, or an "
-        "estimate from the very actions being fitted, which is larger for heads with many outputs",
+        f"what --target-kl limits: distributions, the KL between them, on {KL_SAMPLES} samples of the batch; or "
+        "samples, an estimate from the very actions being fitted, which is larger for heads with many outputs",
         choices=("distributions", "samples"),
         baseline="samples",
     )

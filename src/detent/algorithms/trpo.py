@@ -24,6 +24,7 @@ from detent.algorithms.samples import (
     weights,
 )
 from detent.distributions import Key
+from detent.draws import log_uniform, uniform
 from detent.options import check_options, option
 from detent.solvers import Vector, conjugate_gradient
 
@@ -52,17 +53,23 @@ class TRPO:
 
     batch_size: int = option(1024, "steps collected per update", at_least=1, at_most=2**24)
     gamma: float = option(0.99, "discount factor", at_least=0, at_most=1)
-    gae_lambda: float = option(0.95, "lambda of generalised advantage estimation", at_least=0, at_most=1)
-    max_kl: float = option(0.02, "target KL(old || new) of an update", above=0)
+    gae_lambda: float = option(
+        0.95, "lambda of generalised advantage estimation", at_least=0, at_most=1, search=uniform(0.9, 0.99)
+    )
+    max_kl: float = option(0.02, "target KL(old || new) of an update", above=0, search=log_uniform(0.003, 0.1))
     kl_tolerance: float = option(1.0, "accept steps of up to this many times --max-kl", at_least=1)
     cg_iterations: int = option(10, "iterations of conjugate gradient", at_least=1)
-    damping: float = option(0.03, "multiple of the identity added to the Fisher matrix", above=0)
+    damping: float = option(
+        0.03, "multiple of the identity added to the Fisher matrix", above=0, search=log_uniform(0.003, 0.3)
+    )
     fisher_every: int = option(1, "estimate the Fisher matrix from every Nth sample", at_least=1)
     line_search_steps: int = option(10, "step lengths to try before skipping the update", at_least=1)
     line_search_factor: float = option(0.8, "ratio of each step length to the one before", above=0, at_most=0.99)
     minibatch_size: int = option(128, "steps per gradient step of the value function", at_least=1)
-    epochs: int = option(10, "passes over each batch to fit the value function", at_least=1)
-    learning_rate: float = option(1e-3, "Adam's step size, for the value function", above=0)
+    epochs: int = option(10, "passes over each batch to fit the value function", at_least=1, search=uniform(3, 20))
+    learning_rate: float = option(
+        1e-3, "Adam's step size, for the value function", above=0, search=log_uniform(1e-4, 1e-2)
+    )
     bootstrap_truncated: bool = option(True, "bootstrap from the value where a time limit ends an episode")
     scheduled = False
 

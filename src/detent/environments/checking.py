@@ -17,10 +17,21 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from detent.environments.processes import pickled
-from detent.environments.serial import FAILURES, Env, Make, Unusable, close_all, make_all, number_of, one_line
+from detent.environments.serial import (
+    FAILURES,
+    Env,
+    Make,
+    Unusable,
+    close_all,
+    kind_of,
+    make_all,
+    number_of,
+    reset_answer,
+    step_answer,
+    vector_of,
+)
 from detent.environments.spaces import action_space, observation_layout
-from detent.errors import BadInput
-from detent.observations import DoesNotFit, one
+from detent.errors import BadInput, one_line
 
 STEPS = 3_000
 """The number of random steps, unless `SECONDS` pass first."""
@@ -148,35 +159,28 @@ def _reset(env: Env, seed: int) -> tuple[NDArray[Any], float]:
     except FAILURES as error:
         raise Unplayable(f"`reset(seed={seed})` raised {one_line(error)}") from error
     seconds = time.perf_counter() - before
-    if not (isinstance(answer, tuple) and len(answer) == 2 and isinstance(answer[1], dict)):
-        raise Unplayable(
-            f"`reset` must return (observation, info), where info is a dictionary; it returned {_kind(answer)}."
-        )
-    return _vector(env, answer[0], "`reset`"), seconds
+    try:
+        observation, _ = reset_answer(answer)
+    except Unusable as error:
+        raise Unplayable(f"`reset` returned {error}.") from None
+    return _vector(env, observation, "`reset`"), seconds
 
 
 def _step(env: Env, action: Any, number: int) -> tuple[NDArray[Any], float, bool, bool, dict[str, Any]]:
     try:
         answer = env.step(action)
     except FAILURES as error:
-        raise Unplayable(f"`step` raised {one_line(error)} (step {number}, action {action})") from error
-    if not (isinstance(answer, tuple) and len(answer) == 5):
-        raise Unplayable(
-            "`step` must return (observation, reward, terminated, truncated, info); it returned "
-            f"{_kind(answer)}. Environments for the old Gym must return terminated and truncated instead of done."
-        )
-    observation, reward, terminated, truncated, info = answer
+        raise Unplayable(f"`step` (step {number}, action {action}) raised {one_line(error)}") from error
     try:
+        observation, reward, terminated, truncated, info = step_answer(answer)
         reward = float(number_of("its reward", reward))
     except Unusable as error:
-        raise Unplayable(f"The reward must be a number; step {number} returned {_kind(reward)}.") from error
+        raise Unplayable(f"Step {number} returned {error}.") from None
     if not np.isfinite(reward):
         raise Unplayable(f"The reward of step {number} was {reward}; training would stop there (action {action}).")
     for flag, value in (("terminated", terminated), ("truncated", truncated)):
         if not isinstance(value, bool | np.bool_):
-            raise Unplayable(f"`{flag}` must be True or False; step {number} returned {_kind(value)}.")
-    if not isinstance(info, dict):
-        raise Unplayable(f"`info` must be a dictionary; step {number} returned {_kind(info)}.")
+            raise Unplayable(f"`{flag}` must be True or False; step {number} returned {kind_of(value)}.")
     return _vector(env, observation, f"Step {number}"), reward, bool(terminated), bool(truncated), info
 
 
@@ -184,17 +188,13 @@ def _vector(env: Env, observation: Any, who: str) -> NDArray[Any]:
     """[d] The observation as training would see it; raises `Unplayable` if training could not use it."""
     layout = observation_layout(who, env.observation_space)
     try:
-        vector: NDArray[Any] = one(layout, observation)
-    except DoesNotFit as error:
-        raise Unplayable(f"{who} returned an observation that the observation space does not allow: {error}.") from None
+        vector = vector_of(layout, observation)
+    except Unusable as error:
+        raise Unplayable(f"{who} returned {error}.") from None
     bad = np.flatnonzero(~np.isfinite(vector.astype(np.float32)))
     if len(bad):
         raise Unplayable(f"{who} returned {vector[bad[0]]} in number {bad[0]} of its observation.")
     return vector
-
-
-def _kind(value: Any) -> str:
-    return f"a tuple of {len(value)}" if isinstance(value, tuple) else f"{type(value).__name__} {str(value)[:40]!r}"
 
 
 def _outside(space: spaces.Space[Any], observation: NDArray[Any], number: int) -> str | None:
@@ -333,4 +333,5 @@ def _speed(make: Make, name: str, played: Played) -> Iterator[Finding]:
 def _duration(minutes: float) -> str:
     if minutes < 1:
         return f"{60 * minutes:.0f} seconds"
-    return f"{minutes:,.0f} minutes" if minutes < 120 else f"{minutes / 60:,.0f} hours"
+    count, unit = (minutes, "minute") if minutes < 120 else (minutes / 60, "hour")
+    return f"{count:,.0f} {unit}{'s' * (round(count) != 1)}"

@@ -24,8 +24,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from detent.environments import Wanted
-from detent.environments.serial import Interface, Make, Serial, make_all, one_line
-from detent.errors import BadInput, DetentError, EnvironmentFailed, Refused
+from detent.environments.serial import Interface, Make, Serial, make_all
+from detent.errors import BadInput, DetentError, EnvironmentFailed, Refused, one_line
 
 # A command is one byte, and so is its answer; only replays and failures send more.
 RESET, STEP, REPLAY = b"r", b"s", b"p"

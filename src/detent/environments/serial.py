@@ -17,8 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from detent.environments.seeds import episode_seed
-from detent.errors import BadInput, DetentError, EnvironmentFailed, quoted
+from detent.errors import BadInput, DetentError, EnvironmentFailed, one_line
 from detent.observations import DoesNotFit, Layout, one
+from detent.package import install_extra
 
 FAILURES = (Exception, SystemExit, GeneratorExit)
 """What an environment may raise: whether a program exits is not for it to say."""
@@ -171,8 +172,8 @@ class Serial:
         rows.step[index] = 0
         rows.busy[index] = True
         try:
-            observation, _ = self._envs[index].reset(seed=episode_seed(self._seed, index, episode))
-            rows.observation[index] = one(self._interface.observation_layout, observation)
+            answer = self._envs[index].reset(seed=episode_seed(self._seed, index, episode))
+            rows.observation[index] = vector_of(self._interface.observation_layout, reset_answer(answer)[0])
         except FAILURES as error:
             raise self._failed(index, error) from error
         rows.busy[index] = False
@@ -186,8 +187,9 @@ class Serial:
         action = self._interface.native_action(rows.action[index])
         rows.busy[index] = True
         try:
-            observation, reward, terminated, truncated, info = self._envs[index].step(action)
-            rows.observation[index] = one(self._interface.observation_layout, observation)
+            answer = self._envs[index].step(action)
+            observation, reward, terminated, truncated, info = step_answer(answer)
+            rows.observation[index] = vector_of(self._interface.observation_layout, observation)
             rows.reward[index] = number_of("its reward", reward)
             rows.success[index] = number_of("is_success", info.get("is_success", np.nan))
             rows.terminated[index] = flag_of("terminated", terminated)
@@ -199,8 +201,6 @@ class Serial:
 
     def _failed(self, index: int, error: BaseException) -> EnvironmentFailed:
         where = self._interface.whereabouts(self._seed, self.rows, index)
-        if isinstance(error, DoesNotFit):
-            return EnvironmentFailed(f"{where} returned an observation that its space does not allow: {error}.")
         if isinstance(error, Unusable):
             return EnvironmentFailed(f"{where} returned {error}.")
         return EnvironmentFailed(f"{where} raised {one_line(error)}")
@@ -208,6 +208,39 @@ class Serial:
 
 class Unusable(Exception):
     """What a step returned is not of its kind. The text says what it is."""
+
+
+def reset_answer(answer: Any) -> tuple[Any, dict[str, Any]]:
+    """What `reset` returned, if it is what it should be."""
+    if not (isinstance(answer, tuple) and len(answer) == 2 and isinstance(answer[1], dict)):
+        raise Unusable(f"{kind_of(answer)}; `reset` must return (observation, info), where info is a dictionary")
+    return answer
+
+
+def step_answer(answer: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+    """What `step` returned, if it is what it should be."""
+    if not (isinstance(answer, tuple) and len(answer) == 5):
+        raise Unusable(
+            f"{kind_of(answer)}; `step` must return (observation, reward, terminated, truncated, info). Environments "
+            "for the old Gym must return terminated and truncated instead of done"
+        )
+    if not isinstance(answer[4], dict):
+        raise Unusable(f"{kind_of(answer[4])} as `info`, which should be a dictionary")
+    return answer
+
+
+def vector_of(layout: Layout, observation: Any) -> NDArray[Any]:
+    """[d] The observation as the networks see it."""
+    try:
+        vector: NDArray[Any] = one(layout, observation)
+    except DoesNotFit as error:
+        raise Unusable(f"an observation that the observation space does not allow: {error}") from None
+    return vector
+
+
+def kind_of(value: Any) -> str:
+    """A value that should have been another, in a few words."""
+    return f"a tuple of {len(value)}" if isinstance(value, tuple) else f"{type(value).__name__} {str(value)[:40]!r}"
 
 
 _NUMBERS = frozenset((float, int, bool, np.float64, np.float32))
@@ -238,24 +271,28 @@ def _brief(value: Any) -> str:
     return text if len(text) <= 60 else f"{text[:60]}..."
 
 
-PARTS = ("observation_space", "action_space", "reset", "step", "close")
-"""What is used of an environment."""
-
-
 def make_all(make: Make, name: str, count: int) -> list[Env]:
     """Make `count` environments, or none if one of them fails."""
     envs: list[Env] = []
     try:
         for _ in range(count):
-            env = make()
-            missing = [part for part in PARTS if not hasattr(env, part)]
-            if missing or isinstance(env, type):
-                why = f"it has no {missing[0]}" if missing else "it is a class, and only its instances are"
-                raise BadInput(f"{name} made {quoted(env)}, which is not a Gymnasium environment: {why}.")
-            envs.append(env)
+            made: Any = make()
+            missing = [
+                part for part in ("reset", "step", "observation_space", "action_space") if not hasattr(made, part)
+            ]
+            if missing:
+                raise BadInput(
+                    f"{name} returned {kind_of(made)}, and should return a gymnasium.Env: that has no {missing[0]!r}."
+                )
+            envs.append(made)
     except DetentError:
         close_all(envs)
         raise
+    except gymnasium.error.DependencyNotInstalled as error:
+        close_all(envs)
+        extra = next((extra for extra in ("box2d",) if extra in str(error).lower()), None)
+        how = f"install it with {install_extra(extra)}" if extra else " ".join(str(error).split()).rstrip(".")
+        raise BadInput(f"{name} needs a package that is not installed; {how}.") from error
     except FAILURES as error:
         close_all(envs)
         raise BadInput(f"{name} could not be made: it raised {one_line(error)}") from error
@@ -267,8 +304,3 @@ def close_all(envs: Iterable[Env]) -> None:
     for env in envs:
         with contextlib.suppress(*FAILURES):
             env.close()
-
-
-def one_line(error: BaseException) -> str:
-    """An exception's type and text, on one line."""
-    return f"{type(error).__name__}: {' '.join(str(error).split())}".rstrip(": ")

@@ -70,10 +70,17 @@ class OptionalMethods(Protocol):
         """
         ...
 
+    def bounds(self) -> dict[str, tuple[float, float]]:
+        """The least and the greatest value of options whose range depends on the others, for `detent tune`.
+
+        Algorithms, trunks and critics may have it too. Without it, what the options themselves declare is searched.
+        """
+        ...
+
     def deploy(self) -> list[Op]:
         """How the network's outputs become a unit action, as a short list of named ops.
 
-        Without it the head can be trained, but its policies cannot be evaluated, filmed or exported.
+        Without it the head can be trained, evaluated and filmed, but its policies cannot be exported or act alone.
         """
         ...
 

@@ -31,8 +31,11 @@ class BetaHead(InitialStd):
 
     def __post_init__(self) -> None:
         check_options(self)
+        self.check_initial_std("a Beta distribution")
+
+    def initial_stds(self) -> tuple[float, float]:
         most, least = (1.0 / math.sqrt(3.0 + 2.0 * excess) for excess in EXCESSES)
-        self.check_initial_std(least, most, "a Beta distribution")
+        return least, most
 
     def outputs(self, space: Box) -> int:
         return 2 * space.shape[0]

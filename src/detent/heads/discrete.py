@@ -12,6 +12,7 @@ from jaxtyping import Array, Float, Int, Shaped
 from numpy.typing import NDArray
 
 from detent.distributions import Categorical
+from detent.draws import choice
 from detent.heads import Op, Outputs, register_head
 from detent.initial_std import InitialStd, Logits, bell, bell_stds
 from detent.options import check_options, option
@@ -24,11 +25,14 @@ class Discrete(InitialStd):
     Dimensions are independent: m K outputs instead of K^m.
     """
 
-    bins: int = option(11, "positions per action dimension (K)", at_least=2, at_most=100_001)
+    bins: int = option(11, "positions per action dimension (K)", at_least=2, at_most=100_001, search=choice(7, 11, 15))
 
     def __post_init__(self) -> None:
         check_options(self)
-        self.check_initial_std(*bell_stds(self.bins), f"--bins {self.bins}")
+        self.check_initial_std(f"--bins {self.bins}")
+
+    def initial_stds(self) -> tuple[float, float]:
+        return bell_stds(self.bins)
 
     def outputs(self, space: Box) -> int:
         return space.shape[0] * self.bins

@@ -36,7 +36,10 @@ class Gaussian(InitialStd):
 
     def __post_init__(self) -> None:
         check_options(self)
-        self.check_initial_std(math.exp(LOG_STDS[0]), math.exp(LOG_STDS[1]), "a normal distribution")
+        self.check_initial_std("a normal distribution")
+
+    def initial_stds(self) -> tuple[float, float]:
+        return math.exp(LOG_STDS[0]), math.exp(LOG_STDS[1])
 
     def outputs(self, space: Box) -> int:
         return space.shape[0]

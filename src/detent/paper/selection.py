@@ -20,7 +20,7 @@ from detent.paper.printed import papers, todays
 from detent.report import RunSummary, statistics
 from detent.report.comparisons import distinct
 from detent.runs.identity import as_json
-from detent.runs.presets import base
+from detent.runs.presets import base, is_file
 from detent.runs.run import Names, Run, preset_values, read_configuration
 from detent.sweeps.plan import plan_from_flags
 from detent.tasks import find_task
@@ -106,6 +106,8 @@ def _preset(experiment: Experiment, part: Part, run: RunSummary) -> str | None:
 
 
 def _fits(experiment: Experiment, part: Part, run: RunSummary, earlier: bool) -> bool:
+    if is_file(run.preset):  # which is not read again: no experiment of the paper has one
+        return False
     names, options = read_configuration(run.configuration)
     fixed, drawn = _options(part, run.algo, run.head, run.preset, earlier)
     tuned = experiment.tuned.get(run.algo)

@@ -45,8 +45,9 @@ from detent.report.figures import save_figure
 from detent.report.statistics import Interval, ratio
 from detent.report.variants import COLOURS
 from detent.rollout import COMPILER_OPTIONS, begin, make_collect
+from detent.runs.acting import make_edge
 from detent.runs.run import Run
-from detent.runs.training import make_agent, make_edge, make_environment
+from detent.runs.training import make_agent, make_environment
 
 OUTPUT_INITS = {"preset": "orthogonal output layer", "iid": "i.i.d. output layer"}
 """How the output layer is initialised: as for training, or with independent normal numbers of the same E|w_j|^2 for
@@ -176,7 +177,7 @@ def rollout_variances(
     """The variance of the gradient over the samples of a rollout, by the name of the weights."""
     value = agent.value(parameters, rollout.observation)
     cut: Sample = minibatches(key, samples(ppo, rollout, value, value), ppo.minibatch_size)
-    # PPO standardises the advantages of each minibatch by itself.
+    # PPO standardises the advantages of each minibatch separately.
     advantage = jax.vmap(standardized)(cut).reshape(-1)
     batch: Sample = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), cut)
     scores = hidden_scores(agent, parameters, batch.observation, batch.action)

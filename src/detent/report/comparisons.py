@@ -1,4 +1,4 @@
-"""Heads side by side: the paper's numbers, today's statistics, and whether a difference is more than chance."""
+"""Groups of runs side by side: the paper's numbers, today's statistics, and whether a difference is only chance."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import tomllib
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,8 +23,21 @@ Reference = Mapping[tuple[str, str, str], tuple[float, float]]
 """(task, algorithm, head) -> the printed mean and standard deviation."""
 Scores = NDArray[np.float64]
 THRESHOLDS = np.linspace(0.0, 1.0, 41)
+MOST_VALUES = 12
+"""An option with more is no choice of baseline."""
 COPY = "copy"
 """In counts of statuses: a run with the same seed and options as another, which is not counted twice."""
+
+
+class Baseline(NamedTuple):
+    """What others are compared with: one value of what variants differ in (`Variant.aspects`)."""
+
+    aspect: str
+    value: str
+
+    @property
+    def label(self) -> str:
+        return self.value if self.aspect == "head" else f"{self.aspect}={self.value}"
 
 
 @dataclass(frozen=True)
@@ -53,7 +67,7 @@ class Row:
     """By the paper's definition: over seeds, of the mean over the last 10 iterations."""
     iqm: Interval
     versus: Mapping[str, Versus] = field(default_factory=dict)
-    """By the head of the baseline."""
+    """By the label of the baseline."""
     reference: tuple[float, float] | None = None
     """What the paper prints."""
 
@@ -76,8 +90,12 @@ class Comparison:
     rows: list[Row]
     across: list[AcrossTasks]
     """For each algorithm and preset with several variants, over the tasks on which all of them have runs."""
-    heads: list[str]
-    """Possible baselines."""
+    baselines: list[Baseline]
+    """What groups can be compared with: heads first."""
+
+    @property
+    def heads(self) -> list[str]:
+        return [baseline.value for baseline in self.baselines if baseline.aspect == "head"]
 
     @property
     def tasks(self) -> list[str]:
@@ -85,17 +103,17 @@ class Comparison:
 
 
 def comparison(runs: Sequence[RunSummary], reference: Reference | None = None) -> Comparison:
-    """Compare every variant with its counterparts under the other heads.
+    """Compare every variant with its counterparts under the other heads, learning rates, presets, ...
 
     Finished and diverged runs count, a diverged one with its last 10 iterations, as in the paper. Other runs appear
-    only in `statuses`. A baseline has the same task, algorithm and preset, and the same values of all options that
-    both heads have.
+    only in `statuses`. A counterpart differs in the one aspect that the baseline names, and agrees in the task and in
+    all other aspects that both have.
     """
     readable = [run for run in runs if run.task != "?"]
     variants = find_variants(readable)
     members = groups(readable, variants)
     scores = {key: _scores(group) for key, group in members.items()}
-    heads = sorted({v.head for v in variants.all})
+    baselines = _baselines(variants.all)
 
     present: dict[str, list[Variant]] = defaultdict(list)
     for (task, variant), known in scores.items():
@@ -106,9 +124,9 @@ def comparison(runs: Sequence[RunSummary], reference: Reference | None = None) -
         own = scores[task, variant]
         mean, sd = statistics.mean_and_sd(own)
         against = {
-            head: _versus([own], [scores[task, other]])
-            for head in heads
-            for other in [_counterpart(variant, head, present[task])]
+            baseline.label: _versus([own], [scores[task, other]])
+            for baseline in baselines
+            for other in [_counterpart(variant, baseline, present[task])]
             if other and len(own)
         }
         found = (reference or {}).get((task, variant.algo, variant.head))
@@ -116,20 +134,34 @@ def comparison(runs: Sequence[RunSummary], reference: Reference | None = None) -
         rows.append(
             Row(task, variant, variants.labels[variant], len(own), _statuses(group), mean, sd, interval, against, found)
         )
-    across = _across(variants, scores, heads)
-    return Comparison(rows, across, heads)
+    across = _across(variants, scores, baselines)
+    return Comparison(rows, across, baselines)
 
 
-def _counterpart(variant: Variant, head: str, others: Sequence[Variant]) -> Variant | None:
-    """The same variant under another head; None if there is not exactly one."""
-    own = dict(variant.options)
-    fitting = [
-        other
-        for other in others
-        if other.head == head != variant.head
-        and (other.algo, other.preset) == (variant.algo, variant.preset)
-        and all(own.get(name, value) == value for name, value in other.options)
+def _baselines(variants: Sequence[Variant]) -> list[Baseline]:
+    """Every value of the aspects in which these differ, in the order of the variants; the heads always.
+
+    Not of those with many values: they were drawn at random, and no two variants agree in all others.
+    """
+    values: dict[str, dict[str, None]] = defaultdict(dict)
+    for variant in variants:
+        for aspect, value in variant.aspects.items():
+            values[aspect][value] = None
+    return [
+        Baseline(aspect, value)
+        for aspect, known in values.items()
+        if aspect == "head" or 1 < len(known) <= MOST_VALUES
+        for value in (sorted(known) if aspect == "head" else known)
     ]
+
+
+def _counterpart(variant: Variant, baseline: Baseline, others: Sequence[Variant]) -> Variant | None:
+    """The variant that is the same but for what the baseline says; None if there is not exactly one."""
+    own = variant.aspects
+    if own.get(baseline.aspect) in (None, baseline.value):
+        return None
+    wanted = own | {baseline.aspect: baseline.value}
+    fitting = [other for other in others if all(wanted.get(k, v) == v for k, v in other.aspects.items())]
     return fitting[0] if len(fitting) == 1 else None
 
 
@@ -153,7 +185,7 @@ def _statuses(group: Sequence[RunSummary]) -> dict[str, int]:
 
 
 def _across(
-    variants: Variants, scores: Mapping[tuple[str, Variant], Scores], heads: Sequence[str]
+    variants: Variants, scores: Mapping[tuple[str, Variant], Scores], baselines: Sequence[Baseline]
 ) -> list[AcrossTasks]:
     """Each algorithm and preset over the tasks on which all its variants have runs."""
     ranges = {
@@ -171,9 +203,9 @@ def _across(
         strata = {v: [statistics.normalized(scores[task, v], *ranges[task]) for task in tasks] for v in kin}
         for v in kin:
             against = {
-                head: _versus(strata[v], strata[other])
-                for head in heads
-                for other in [_counterpart(v, head, kin)]
+                baseline.label: _versus(strata[v], strata[other])
+                for baseline in baselines
+                for other in [_counterpart(v, baseline, kin)]
                 if other
             }
             found.append(

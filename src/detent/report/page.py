@@ -20,8 +20,9 @@ from detent.errors import DetentError
 from detent.files import write_whole
 from detent.policy import load
 from detent.report.actions import Betas, Bins, Normals, action_distributions
-from detent.report.comparisons import Comparison, Reference, Versus, comparison
+from detent.report.comparisons import AcrossTasks, Comparison, Reference, Row, Versus, comparison
 from detent.report.statistics import Interval
+from detent.report.studies import study_data
 from detent.report.summaries import Curve, RunSummary
 from detent.report.variants import Variants, find_variants
 
@@ -38,9 +39,13 @@ def write_page(
     path: str | os.PathLike[str],
     reference: Reference | None = None,
     title: str = TITLE,
+    studies: Sequence[Path] = (),
 ) -> None:
-    """Write the page about `runs`, with the printed numbers of `reference` beside theirs."""
-    write_whole(Path(path), html(page_data(runs, reference, title)))
+    """Write the page about `runs`, with the printed numbers of `reference` beside theirs.
+
+    `studies` are directories of `detent tune` (`studies.found_studies`).
+    """
+    write_whole(Path(path), html(page_data(runs, reference, title, studies=studies)))
 
 
 def html(data: Json) -> bytes:
@@ -57,7 +62,11 @@ ASSETS = ("page.html", "page.css", "page.js")
 
 
 def page_data(
-    runs: Sequence[RunSummary], reference: Reference | None = None, title: str = TITLE, live: bool = False
+    runs: Sequence[RunSummary],
+    reference: Reference | None = None,
+    title: str = TITLE,
+    live: bool = False,
+    studies: Sequence[Path] = (),
 ) -> Json:
     """Everything that the page shows, as JSON. `version` changes when anything except the time does."""
     variants = find_variants(runs)
@@ -100,6 +109,7 @@ def page_data(
         "machines": [json.loads(text) for text in machines],
         "comparison": _compared(comparison(runs, reference), variants),
         "policies": _policies(runs, variants),
+        "studies": [study_data(place, runs) for place in studies],
     }
     text = json.dumps(data, sort_keys=True)
     return {**data, "version": hashlib.sha256(text.encode()).hexdigest(), "generated": int(time.time())}
@@ -134,18 +144,24 @@ def downsampled(curve: Curve, points: int = POINTS) -> Curve:
 
 def _compared(found: Comparison, variants: Variants) -> Json:
     number = {variant: index for index, variant in enumerate(variants.all)}
+
+    def own(row: Row | AcrossTasks) -> list[str]:
+        """The baselines to which it belongs itself."""
+        return [b.label for b in found.baselines if row.variant.aspects.get(b.aspect) == b.value]
+
     return {
-        "heads": found.heads,
+        "baselines": [baseline.label for baseline in found.baselines],
         "rows": [
             {
                 "task": row.task,
                 "variant": number[row.variant],
+                "own": own(row),
                 "runs": row.runs,
                 "statuses": dict(row.statuses),
                 "mean": _rounded(row.mean),
                 "sd": _rounded(row.sd),
                 "iqm": _interval(row.iqm),
-                "versus": {head: _versus(versus) for head, versus in row.versus.items()},
+                "versus": {baseline: _versus(versus) for baseline, versus in row.versus.items()},
                 "reference": row.reference,
             }
             for row in found.rows
@@ -153,10 +169,11 @@ def _compared(found: Comparison, variants: Variants) -> Json:
         "across": [
             {
                 "variant": number[row.variant],
+                "own": own(row),
                 "tasks": row.tasks,
                 "runs": row.runs,
                 "iqm": _interval(row.iqm),
-                "versus": {head: _versus(versus) for head, versus in row.versus.items()},
+                "versus": {baseline: _versus(versus) for baseline, versus in row.versus.items()},
                 "profile": [
                     [_rounded(float(x)) for x in series]
                     for series in (row.profile.thresholds, row.profile.share, row.profile.low, row.profile.high)

@@ -16,6 +16,7 @@ from detent.report.compact import once
 from detent.report.comparisons import Reference
 from detent.report.loading import found_runs, runs_at
 from detent.report.page import html, page_data
+from detent.report.studies import FILE, found_studies
 from detent.report.summaries import RunSummary
 
 LOOPBACK = "127.0.0.1"
@@ -29,6 +30,7 @@ class Watch:
     def __init__(self, places: Sequence[str], reference: Reference | None = None) -> None:
         self._places, self._reference = places, reference
         self._known: dict[Path, tuple[Stamp, list[RunSummary]]] = {}
+        self._studies: dict[Path, Stamp] = {}
         self._data: dict[str, Any] = {}
         self._lock = Lock()
         self.data()
@@ -37,12 +39,13 @@ class Watch:
         """The current data."""
         with self._lock:
             now = {path: (_stamp(path), name) for path, name in found_runs(self._places)}
-            if not self._data or {path: stamp for path, (stamp, _) in now.items()} != {
-                path: stamp for path, (stamp, _) in self._known.items()
-            }:
+            studies = {place: _stamp(place / FILE) for place in found_studies(self._places)}
+            before = {path: stamp for path, (stamp, _) in self._known.items()}, self._studies
+            if not self._data or ({path: stamp for path, (stamp, _) in now.items()}, studies) != before:
                 self._known = {path: (stamp, self._runs(path, stamp, name)) for path, (stamp, name) in now.items()}
                 runs = once([run for _, runs in self._known.values() for run in runs])
-                self._data = page_data(runs, self._reference, live=True)
+                self._studies = studies
+                self._data = page_data(runs, self._reference, live=True, studies=list(studies))
             return self._data
 
     def _runs(self, path: Path, stamp: Stamp, name: str) -> list[RunSummary]:

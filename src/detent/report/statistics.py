@@ -86,6 +86,15 @@ def _t_interval(value: float, parts: ArrayLike, freedom: ArrayLike, level: float
     return Interval(value, value - reach, value + reach)
 
 
+def mean_interval(scores: ArrayLike, level: float = LEVEL) -> Interval:
+    """Student's t interval of the mean over runs."""
+    mean, sd = mean_and_sd(scores)
+    count = np.asarray(scores).size
+    if count < 2:
+        return Interval(mean, why="needs two runs")
+    return _t_interval(mean, [sd**2 / count], [count - 1], level)
+
+
 def share_interval(share: float, trials: float, level: float = LEVEL) -> Interval:
     """Clopper and Pearson's interval of a probability: it ends where the successes found become too unlikely.
 

@@ -30,6 +30,12 @@ class Variant:
     options: tuple[tuple[str, str], ...]
     """Names and values (JSON) of the options in which runs of one task, algorithm, head and preset differ."""
 
+    @property
+    def aspects(self) -> dict[str, str]:
+        """All in which variants differ: head, algorithm, preset and options, with their values as they are shown."""
+        options = {name: shown(value) for name, value in self.options}
+        return {"head": self.head, "algo": self.algo, "preset": self.preset, **options}
+
 
 @dataclass(frozen=True)
 class Variants:
@@ -63,7 +69,7 @@ def find_variants(runs: Sequence[RunSummary]) -> Variants:
                 *([v.algo] if several["algo"] else []),
                 v.head,
                 *([v.preset] if several["preset"] else []),
-                *(f"{name}={_shown(value)}" for name, value in v.options if _distinguishes(every, v, name)),
+                *(f"{name}={shown(value)}" for name, value in v.options if _distinguishes(every, v, name)),
             ]
         )
         for v in every
@@ -96,7 +102,7 @@ def _sizes(v: Variant) -> list[tuple[str, float, str]]:
     return found
 
 
-def _shown(text: str) -> str:
+def shown(text: str) -> str:
     value = json.loads(text)
     if isinstance(value, int) and not isinstance(value, bool):
         return f"{value:,}" if value >= 10_000 else str(value)

@@ -6,7 +6,7 @@ checkpoints/        safetensors: after the first iteration, and the last two (al
 checkpoints.jsonl   a hash chain over the configuration and all checkpoints ever written
 status.json         running, finished, stopped, diverged or failed, and why
 policy.safetensors  the policy as of the last checkpoint; best_policy.safetensors with --eval-every
-traceback.txt       where a run failed for a reason that nobody foresaw
+error.txt           the traceback of what made a run fail
 init.safetensors    where a run with --init-from began
 """
 
@@ -65,7 +65,7 @@ Link = dict[str, Any]
 `best_policy` only where there is one), and `chain`, a hash over all of this and the `chain` before it."""
 PARTS = (
     "run.json", "records.jsonl", "checkpoints.jsonl", "status.json", "policy.safetensors", "best_policy.safetensors",
-    "init.safetensors", "traceback.txt", ".lock",
+    "init.safetensors", "error.txt", ".lock",
 )  # fmt: skip
 """The files of a run directory, besides checkpoints."""
 BEST = "best_policy.safetensors"
@@ -132,23 +132,53 @@ class RunDirectory:
     def _write_configuration(self, described: dict[str, Any]) -> None:
         write_json(self.path / "run.json", {**described, "checksum": hashed(described)})
 
-    def run(self, imports: Collection[str] = (), **changes: Any) -> Run:
-        """The run; a task that is `module:factory` needs its module among `imports`, which the user trusts."""
+    def run(self, imports: Collection[str] = (), task: str | None = None, **changes: Any) -> Run:
+        """The run; a task that is `module:factory` needs its module among `imports`, which the user trusts.
+
+        `task` says where it is found, whatever its name was.
+        """
         from detent.runs.run import Run
 
-        return Run.from_configuration(self.configuration(), imports, **changes)
+        return Run.from_configuration(self.configuration(), imports, task, **changes)
 
-    def refuse_others(self, resuming: bool) -> None:
-        """Only an empty directory can become a run, and only an existing run can be resumed."""
-        if resuming and self.exists:
+    @property
+    def begun(self) -> bool:
+        """Whether the run has made a step: there is a record, a checkpoint or a policy."""
+        records, checkpoints = self.path / "records.jsonl", self.path / "checkpoints"
+        with contextlib.suppress(OSError):
+            if os.lstat(records).st_size:
+                return True
+        left = [self.path / name for name in ("checkpoints.jsonl", "policy.safetensors", BEST)]
+        return any(map(os.path.lexists, left)) or (os.path.lexists(checkpoints) and any(checkpoints.iterdir()))
+
+    def refuse_others(self, resuming: bool, overwriting: bool = False) -> None:
+        """Only an empty directory or a run without a step can become a run, and only an existing run can be resumed.
+
+        With `overwriting`, any run can become another.
+        """
+        if self.exists and (resuming or overwriting or not self.begun):
             return
         try:
             found = [p.name for p in self.path.iterdir()] if self.path.exists() else []
         except OSError as error:
             raise cannot_write(self.path, error) from error
         if any(name not in BEFORE_THE_RUN and not name.endswith(".tmp") for name in found):
-            what = "holds a run already" if self.exists else "is not empty"
-            raise BadInput(f"{self.path} {what}; choose another --out{' or add --resume' * self.exists}.")
+            if self.exists:
+                raise BadInput(
+                    f"{self.path} holds a run already; choose another --out, or add --resume or --overwrite."
+                )
+            raise BadInput(f"{self.path} is not empty and holds no run; choose another --out.")
+
+    def clear(self) -> None:
+        """Delete the run, and nothing that Detent does not write; what was killed while doing so can be repeated."""
+        self.refuse_odd_parts()
+        refuse_odd(self.path / "tensorboard", directory=True)
+        place = self.path.resolve()
+        parts = "|".join(re.escape(name) for name in PARTS if name not in ("run.json", ".lock"))
+        remove(place / "checkpoints", re.compile(f"{CHECKPOINT}|{TEMPORARY.format(CHECKPOINT)}"))
+        remove(place / "tensorboard", re.compile(r"events\.out\.tfevents\..+"))
+        remove(place, re.compile(f"{parts}|{TEMPORARY.format(parts)}"))
+        remove(place, re.compile(r"run\.json"))  # last: it is what makes a directory a run
 
     def create(self, run: Run, initial: Snapshot | None) -> None:
         """Write run.json, last: it is what makes a directory a run."""
@@ -165,6 +195,8 @@ class RunDirectory:
         before, after = described(*read_configuration(self.configuration())), run.configuration
         was, now = ({**{k: v[k] for k in NAMES}, **without_free(v)["options"]} for v in (before, after))
         for name, value in now.items():
+            if name == "task" and was[name] == f"__main__:{value.partition(':')[2]}":
+                continue  # a script's task, from before these had the name of its file
             if name not in ("steps", "preset") and was.get(name) != value:
                 raise BadInput(
                     f"{self.path} holds another run: {name} is {was.get(name)!r} there, not {value!r}; "
@@ -212,9 +244,9 @@ class RunDirectory:
         written = read_json(path, STATUS) if path.exists() else {"status": "running"}
         return written["status"], written.get("why")
 
-    def write_traceback(self, error: BaseException) -> Path:
+    def write_error(self, error: BaseException) -> Path:
         """Write where an error happened, and return the file."""
-        path = self.path / "traceback.txt"
+        path = self.path / "error.txt"
         write_whole(path, "".join(traceback.format_exception(error)).encode(errors="backslashreplace"))
         return path
 
@@ -261,7 +293,7 @@ class RunDirectory:
         known = {self.checkpoint_path(link).name for link in self.links()}
         place = self.path.resolve()
         parts = "|".join(map(re.escape, PARTS))
-        remove(place, re.compile(rf"{TEMPORARY.format(parts)}|traceback\.txt"))
+        remove(place, re.compile(rf"{TEMPORARY.format(parts)}|error\.txt"))
         remove(place / "checkpoints", re.compile(f"{CHECKPOINT}|{TEMPORARY.format(CHECKPOINT)}"), known)
 
     # --- checkpoints ---

@@ -12,13 +12,16 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 
 from detent.environments import Environment
 from detent.errors import BadInput, Defect, DetentError, Diverged, refused
+from detent.ops import Choose
 from detent.policy import Policy
+from detent.runs.acting import acting
 from detent.runs.directory import RunDirectory
 from detent.runs.evaluation import evaluate
 from detent.runs.run import Run
@@ -36,12 +39,18 @@ class Execution:
     """How a run is carried out; nothing here changes what it computes."""
 
     resume: bool = False
+    overwrite: bool = False
+    """Delete the run that is there, and start over."""
     max_minutes: float | None = None
     checkpoint_seconds: float = 60.0
     keep_all: bool = False
     init_from: str | None = None
     stop: Callable[[], str | None] = lambda: None
     """Called after every record; if it returns a reason, the run stops there, resumable."""
+
+    def __post_init__(self) -> None:
+        if self.resume and self.overwrite:
+            raise BadInput("--resume continues a run and --overwrite deletes it; give only one of them.")
 
 
 class Records(Iterator[Record]):
@@ -108,30 +117,41 @@ def train(run: Run, out: str | os.PathLike[str] | None = None, **how: Any) -> Re
 
 
 def execute(run: Run, out: str | os.PathLike[str], how: Execution) -> Generator[Record, None, None]:
-    """Train in a run directory: every record is written before it is yielded."""
+    """Train in a run directory: every record is written before it is yielded.
+
+    A run there that has not made a step is started over, with the options of this one.
+    """
     share_one_arena()
     directory = RunDirectory(out)
-    directory.refuse_others(how.resume)
+    directory.refuse_others(how.resume, how.overwrite)
     with directory.locked():
-        directory.refuse_others(how.resume)  # another process may have been quicker
+        directory.refuse_others(how.resume, how.overwrite)  # another process may have been quicker
         start = None
-        if directory.exists:
+        if how.resume and directory.exists:
             directory.check_same(run)
             if directory.status() == "finished" and directory.configuration()["options"]["steps"] == run.settings.steps:
                 return
-            directory.refuse_lost_links()
-            start = directory.latest()
-            iteration = int(start.meta["iteration"]) if start else 0
-            directory.refuse_lost_records(iteration)
-            directory.extend(run.settings.steps)
-            directory.forget_after(iteration)
-            directory.forget_links_after(iteration)
-            directory.restore_best(int(start.meta["steps"]) if start else 0)
+            start = _last_state(directory, run)
         else:
-            directory.create(run, _initial(how.init_from) if how.init_from else None)
+            initial = _initial(how.init_from) if how.init_from else None
+            directory.clear()
+            directory.create(run, initial)
         directory.tidy()
         directory.write_status("running")
         yield from _watched(run, directory, how, start)
+
+
+def _last_state(directory: RunDirectory, run: Run) -> Snapshot | None:
+    """The state from which a run continues, with the directory brought back to it; None for the beginning."""
+    directory.refuse_lost_links()
+    start = directory.latest()
+    iteration = int(start.meta["iteration"]) if start else 0
+    directory.refuse_lost_records(iteration)
+    directory.extend(run.settings.steps)
+    directory.forget_after(iteration)
+    directory.forget_links_after(iteration)
+    directory.restore_best(int(start.meta["steps"]) if start else 0)
+    return start
 
 
 def _watched(
@@ -182,7 +202,8 @@ def _watched(
         directory.write_status("stopped", "interrupted")
         raise
     except (Exception, SystemExit) as error:  # exiting is the caller's business, not that of what a run calls
-        sentence = error if isinstance(error, DetentError) else refused(error) or _defect(directory, error)
+        where = None if isinstance(error, Diverged) else _traceback(directory, error)
+        sentence = error if isinstance(error, DetentError) else refused(error) or _defect(error, where)
         with suppress(DetentError):  # the disk may be full, which is perhaps what the sentence says
             directory.write_status("diverged" if isinstance(error, Diverged) else "failed", str(sentence))
         if sentence is error:
@@ -190,15 +211,20 @@ def _watched(
         raise sentence from error
 
 
-def _defect(directory: RunDirectory, error: BaseException) -> Defect:
-    """One sentence for what nobody foresaw, and the traceback in the run directory."""
+def _traceback(directory: RunDirectory, error: BaseException) -> Path | None:
+    """The file with the traceback of what made a run fail, if it could be written."""
     try:
-        where = f"the traceback is in {directory.write_traceback(error)}"
+        return directory.write_error(error)
     except DetentError:
-        where = "its traceback could not be written"
+        return None
+
+
+def _defect(error: BaseException, where: Path | None) -> Defect:
+    """One sentence for what nobody foresaw."""
+    told = f"the traceback is in {where}" if where else "its traceback could not be written"
     text = " ".join(f"{type(error).__name__}: {error}".split()).rstrip(":")
     return Defect(
-        f"Training failed ({text}); {where}. Unless it comes from code of your own, this is a defect of Detent's: "
+        f"Training failed ({text}); {told}. Unless it comes from code of your own, this is a defect of Detent's: "
         "please report it with the traceback."
     )
 
@@ -215,11 +241,16 @@ def evaluated(run: Run, record: Record, steps_before: int) -> Record:
 
 
 def evaluate_run(
-    run: Run, policy: Policy, episodes: int, seed: int, rng: np.random.Generator | None = None
+    run: Run,
+    policy: Policy,
+    episodes: int,
+    seed: int,
+    rng: np.random.Generator | None = None,
+    choose: Choose | None = None,
 ) -> dict[str, float]:
     """Mean and standard deviation of a policy's return on the run's task; it samples actions if given a generator."""
     env_seed = int(np.random.SeedSequence((EVALUATION_SEED, run.settings.seed, seed)).generate_state(1)[0])
-    act = policy if rng is None else partial(policy.sample, rng=rng)
+    act = acting(run, policy, choose or ("mode" if rng is None else "sample"), rng)
 
     def make(num_envs: int) -> Environment:
         env = make_environment(run, env_seed, num_envs, traced=False)

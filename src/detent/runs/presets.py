@@ -6,13 +6,28 @@ preset does not mention have their defaults.
 
 A preset may change from version to version. Its earlier settings stay available under a name with their version, such
 as `modern-0.1`; there, options that it does not mention have their baselines.
+
+A preset can also be a user's TOML file (`--preset best.toml`), with tables like those below:
+
+    [ppo]
+    learning_rate = 2e-4
+
+    ["ppo ordinal"]
+    initial_std = 0.4
+
+A run remembers only its name: all options are in the run's own files, so the preset's file is not needed again.
 """
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
-from detent.errors import BadInput
+from detent.errors import BadInput, in_file
+from detent.files import read_toml
+from detent.schemas import OBJECT, Field, Schema
 
 PRESETS: dict[str, dict[str, dict[str, Any]]] = {
     "modern": {
@@ -110,9 +125,43 @@ EARLIER: dict[str, dict[str, dict[str, Any]]] = {
 def preset_options(preset: str, algo: str, head: str) -> dict[str, Any]:
     """The options that this preset sets for this algorithm and head; a user's own head gets the algorithm's."""
     known = PRESETS | EARLIER
-    if preset not in known:
-        raise BadInput(f"There is no preset named {preset!r}. Known: {', '.join(known)}.")
-    return known[preset].get(algo, {}) | known[preset].get(f"{algo} {head}", {})
+    if preset not in known and not is_file(preset):
+        raise BadInput(
+            f"There is no preset named {preset!r}. Known: {', '.join(known)}, or a file whose name ends in .toml."
+        )
+    tables = _read_preset(preset, algo) if is_file(preset) else known[preset]
+    return {**tables.get(algo, {}), **tables.get(f"{algo} {head}", {})}
+
+
+# --- files ---
+
+FILE_SCHEMA = 1
+FILE = Schema(
+    "a preset",
+    {"schema": Field(lambda value: value == FILE_SCHEMA, f"{FILE_SCHEMA}, the only version there is", required=False)},
+    others=OBJECT._replace(wanted='a table such as [ppo] or ["ppo ordinal"] with options in it'),
+)
+
+
+def is_file(preset: str) -> bool:
+    return preset.endswith(".toml")
+
+
+def label(preset: str) -> str:
+    """What a run remembers of its preset: a name, not a place on somebody's disk."""
+    return os.path.basename(preset) if is_file(preset) else preset
+
+
+def _read_preset(path: str, algo: str) -> Mapping[str, Mapping[str, Any]]:
+    """The tables of a preset file, which must have some for this algorithm."""
+    with in_file(path):
+        content = read_toml(Path(path), "a preset")
+        if fault := FILE.fault(content):
+            raise BadInput(f"{fault}.")
+        tables = {name: table for name, table in content.items() if name != "schema"}
+        if not any(name.split(" ")[0] == algo for name in tables):
+            raise BadInput(f"there are no settings for {algo} in it, only for {', '.join(tables) or 'nothing'}.")
+    return tables
 
 
 CHANGED_SINCE = {"modern-0.1": ("ppo",), "paper-0.1": ("ppo", "trpo")}

@@ -65,11 +65,16 @@ def follow(records: Iterator[Record], name: str, total: int) -> Iterator[Record]
         console=Console(file=Patient(sys.stderr)),  # type: ignore[arg-type]
     )
     with bar:
-        task: TaskID = bar.add_task(name, total=total, text="compiling ...")
+        task: TaskID = bar.add_task(fitted(name), total=total, text="compiling ...")
         rate = _Rate()
         for record in records:
             bar.update(task, completed=_steps(record), text=_text(record, rate, total))
             yield record
+
+
+def fitted(name: str, most: int = 24) -> str:
+    """A name that leaves room for the rest of a line of 80 characters: of a long one, the two ends."""
+    return name if len(name) <= most else f"{name[: most // 2 - 1]}...{name[len(name) - most // 2 + 2 :]}"
 
 
 def _lines(records: Iterator[Record], name: str, total: int) -> Iterator[Record]:
@@ -83,14 +88,16 @@ def _lines(records: Iterator[Record], name: str, total: int) -> Iterator[Record]
 
 
 class _Rate:
-    """Steps per second, averaged over the last ten seconds or so."""
+    """Steps per second, averaged over the last ten seconds or so; None after the first iteration of a process."""
 
     def __init__(self) -> None:
+        self._compiled = False
         self.smooth: float | None = None
 
-    def update(self, fps: float, iteration: int) -> float:
-        if iteration <= 1:  # most of it is compilation
-            return fps
+    def update(self, fps: float) -> float | None:
+        if not self._compiled:  # which was most of the first iteration
+            self._compiled = True
+            return None
         self.smooth = fps if self.smooth is None else 0.95 * self.smooth + 0.05 * fps
         return self.smooth
 
@@ -101,13 +108,12 @@ def _steps(record: Record) -> int:
 
 def _text(record: Record, rate: _Rate, total: int) -> str:
     steps = _steps(record)
-    speed = rate.update(record["time/fps"] or 0.0, int(record["time/iterations"] or 0))
+    speed = rate.update(record["time/fps"] or 0.0)
     value = record["rollout/ep_rew_mean"]
-    left = max(0, total - steps) / max(speed, 1e-9)
-    return (
-        f"{short(steps)}/{short(total)} steps  {speed:,.0f}/s  "
-        f"return {'-' if value is None else rounded(value)}  {clock(left)} left"
-    )
+    shown = f"{short(steps)}/{short(total)} steps  return {'-' if value is None else rounded(value)}"
+    if speed is None:
+        return shown
+    return f"{shown}  {speed:,.0f}/s  {clock(max(0, total - steps) / max(speed, 1e-9))} left"
 
 
 def rounded(value: float) -> str:

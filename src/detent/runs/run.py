@@ -12,13 +12,14 @@ from typing import Any, NamedTuple
 
 from detent.algorithms import ALGORITHMS, Algorithm
 from detent.critics import CRITICS, Critic
-from detent.errors import BadInput, NeedsImport, quoted
+from detent.errors import BadInput, NeedsImport, in_file, quoted
 from detent.heads import HEADS, Head, accepts, defaults
 from detent.options import (
     FREE_OPTIONS,
     check_options,
     claim_names,
     flag,
+    name_here,
     names_of,
     old_names,
     option,
@@ -28,8 +29,8 @@ from detent.options import (
 )
 from detent.registry import Registry, nearest
 from detent.runs.identity import as_json, identity, version_of, written_names
-from detent.runs.presets import EARLIER, preset_options
-from detent.tasks import Factory, Task, find_task, gymnasium_task
+from detent.runs.presets import EARLIER, is_file, label, preset_options
+from detent.tasks import Factory, Task, find_task, gymnasium_task, name_of
 from detent.trunks import TRUNKS, Trunk
 
 DEFAULT_HEAD = "ordinal"
@@ -130,8 +131,7 @@ class Run:
         **options: Any,
     ) -> None:
         if callable(task):
-            name = f"{task.__module__}:{getattr(task, '__qualname__', type(task).__name__)}"
-            task = gymnasium_task(name, task, suite="user")
+            task = gymnasium_task(name_of(task), task, suite="user")
         elif isinstance(task, str):
             task = find_task(task)
         head = head or fitting_head(task, options.get("env_kwargs"))
@@ -139,7 +139,8 @@ class Run:
         names = Names(task.name, head, algo, preset, trunk, critic)
         renamed = old_names(names.option_parts)
         given = {renamed.get(name, name): value for name, value in options.items() if value is not None}
-        self._make(task, names, preset_values(names) | displaced(names, given) | given)
+        values = preset_values(names) | displaced(names, given) | given
+        self._make(task, names._replace(preset=label(preset)), values)
 
     def _make(self, task: Task, names: Names, values: Mapping[str, Any]) -> None:
         """Fill in the fields; options without a value get their defaults."""
@@ -183,15 +184,16 @@ class Run:
 
     @staticmethod
     def from_configuration(
-        configuration: Mapping[str, Any], imports: Collection[str] | None = (), **changes: Any
+        configuration: Mapping[str, Any], imports: Collection[str] | None = (), task: str | None = None, **changes: Any
     ) -> Run:
         """A run read from a file. Names are looked up; nothing is imported or called because a file says so.
 
         A task `module:factory` is accepted only if its module is in `imports`, the modules that the user trusts. None
-        means that the configuration comes from the user and not from a file.
+        means that the configuration comes from the user and not from a file. `task` is the user's own word for where
+        the task is found here, whatever its name in the file is.
         """
         names, options = read_configuration(configuration)
-        return Run.made(find_task(names.task, imports), names, options | changes)
+        return Run.made(find_task(task) if task else find_task(names.task, imports), names, options | changes)
 
     @staticmethod
     def made(task: Task, names: Names, values: Mapping[str, Any]) -> Run:
@@ -299,8 +301,24 @@ def preset_values(names: Names, earlier: bool = False) -> dict[str, Any]:
     their defaults may have changed since.
     """
     baselines = {f.name: f.metadata["baseline"] for part in names.option_parts for f in options_of(part)}
-    table = {k: v for k, v in preset_options(names.preset, names.algo, names.head).items() if k in baselines}
+    options = preset_options(names.preset, names.algo, names.head)
+    if is_file(names.preset):
+        options = _checked(options, names)
+    table = {name: value for name, value in options.items() if name in baselines}
     return table if not earlier and names.preset not in EARLIER else baselines | table
+
+
+def _checked(options: Mapping[str, Any], names: Names) -> dict[str, Any]:
+    """The options of a preset file by today's names; one that no part has, or a value that fits none, is refused."""
+    every = [part for registry in PARTS.values() for part in map(registry.get, registry.names())] + [Settings]
+    renamed, known = old_names(every), {f.name for part in every for f in options_of(part)}
+    todays = {renamed.get(name, name): value for name, value in options.items()}
+    with in_file(names.preset):
+        for name in todays:
+            if name not in known:
+                raise BadInput(unknown_option(name, names))
+        own = {f.name: f for part in names.option_parts for f in options_of(part)}
+        return {name: coerced(own[name], value) for name, value in todays.items() if name in own}
 
 
 def displaced(names: Names, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -317,6 +335,10 @@ def unknown_option(name: str, names: Names) -> str:
             chosen = getattr(names, kind)
             return f"The {registry.kind} {chosen!r} has no {flag(name)}; it is an option of {', '.join(owners)}."
     known = [f.name for part in names.option_parts for f in options_of(part)]
+    here = name_here(name)
+    if here:
+        of_others = any(here[0] in names_of(part) for r in PARTS.values() for part in map(r.get, r.names()))
+        return f"{here[1]} {unknown_option(here[0], names)}" if of_others and here[0] not in known else here[1]
     return f"There is no option {flag(name)}.{nearest(name, known)}"
 
 

@@ -24,8 +24,10 @@ from detent.heads import deployed as head_ops
 from detent.networks import deployed
 from detent.ops import Op
 from detent.policy import Policy, whole_ops
-from detent.rollout import COMPILER_OPTIONS, Edge, Memory, Trace, begin, make_collect, normalized
+from detent.rollout import COMPILER_OPTIONS, Memory, Trace, begin, make_collect, normalized
+from detent.runs.acting import make_edge
 from detent.runs.books import Episodes, History
+from detent.runs.compilation import keep_programs
 from detent.runs.identity import without_free
 from detent.runs.memory import refuse_what_cannot_fit
 from detent.runs.pytrees import flatten, restore
@@ -83,24 +85,12 @@ def make_agent(run: Run, env: Environment) -> Agent:
     return Agent(run.head, run.trunk, run.critic, env.space, env.observation_layout.size, run.settings.policy_gain)
 
 
-def make_edge(run: Run) -> Edge:
-    settings = run.settings
-    return Edge(
-        settings.actions,
-        settings.normalize_observations,
-        settings.normalize_rewards,
-        settings.normalization_clip,
-        run.algorithm.gamma,
-        settings.least_variance,
-        settings.returns_across_episodes,
-    )
-
-
 def train(run: Run, start: Snapshot | None = None, initial: Snapshot | None = None) -> Generator[Record, None, None]:
     """Train and yield a record per iteration.
 
     It starts from the beginning (with the parameters and moments of `initial`, if any), or continues from `start`.
     """
+    keep_programs()
     seed = run.settings.seed
     if start and not run.task.replayable:
         # New episodes, with a different seed so that they do not repeat the first ones.

@@ -2,5 +2,5 @@
 
 from detent.lazily import lazily
 
-_PLAN = dict.fromkeys(("plan_from_file", "plan_from_flags", "run_name"), "sweeps.plan")
+_PLAN = dict.fromkeys(("plan_from_file", "plan_from_flags", "read_plan", "run_name"), "sweeps.plan")
 __getattr__ = lazily(__name__, {**_PLAN, "sweep": "sweeps.cores"})

@@ -15,6 +15,7 @@ import selectors
 import signal
 import subprocess
 import sys
+import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -41,19 +42,25 @@ def sweep(
     nice: int = 0,
     imports: Sequence[str] = (),
     checkpoint_seconds: float = 60.0,
+    until: int | None = None,
+    max_minutes: float | None = None,
     stop: Stop = lambda: None,
 ) -> Iterator[Event]:
     """Carry out the runs that have not ended, each in `<out>/<its name>`, and yield their events.
 
     `jobs` run at a time (default: one per core) or, with `ray`, the address of a cluster ("local" for a temporary one),
     as many as it has processors. Finished and diverged runs are skipped, others resumed. A run that fails does not end
-    the sweep; one whose process dies is retried up to `RETRIES` times. `imports` are modules that register tasks.
+    the sweep; nor does one that takes longer than `max_minutes`, which is killed. One whose process dies is retried up
+    to `RETRIES` times. `imports` are modules that register tasks. With `until`, runs stop after that many steps, and
+    another call without it continues them.
     When `stop` returns a reason, or the iterator is closed, the runs stop after their current iteration, resumable.
     Nothing is checked or started until you iterate.
     """
+    if ray is not None and max_minutes is not None:
+        raise BadInput("--max-minutes limits runs on this machine; leave it out with --ray.")
     place = Path(out).absolute()
     named = by_name(runs, place)
-    todo = {name: job_of(name, run, imports, checkpoint_seconds) for name, run in named.items()}
+    todo = {name: job_of(name, run, imports, checkpoint_seconds, until) for name, run in named.items()}
     _refuse_others(place)
     with locked(place, "carrying out a sweep"):
         before = {name: event for name in named if (event := event_before(place, todo[name]))}
@@ -65,7 +72,8 @@ def sweep(
             return
         jobs = jobs and min(jobs, len(todo))
         if ray is None:
-            yield from _on_cores(list(todo.values()), place, jobs or len(os.sched_getaffinity(0)), nice, stop)
+            cores = jobs or len(os.sched_getaffinity(0))
+            yield from _on_cores(list(todo.values()), place, cores, nice, max_minutes, stop)
         else:
             from detent.sweeps.cluster import on_ray
 
@@ -100,6 +108,7 @@ class _Worker:
 
     def __init__(self, job: Job, out: Path, core: int, nice: int) -> None:
         self.job, self.core = job, core
+        self.began = time.monotonic()
         self.latest = Event(job.name, "running", job.steps)
         self._rest = b""
         self._log = log = out / "logs" / f"{job.name}.log"
@@ -167,7 +176,9 @@ def _unless_gone(act: Callable[[], object]) -> None:
         return
 
 
-def _on_cores(jobs: list[Job], out: Path, at_once: int, nice: int, stop: Stop) -> Iterator[Event]:
+def _on_cores(
+    jobs: list[Job], out: Path, at_once: int, nice: int, max_minutes: float | None, stop: Stop
+) -> Iterator[Event]:
     waiting = deque(jobs)
     deaths: Counter[str] = Counter()
     cores = sorted(os.sched_getaffinity(0))
@@ -186,12 +197,18 @@ def _on_cores(jobs: list[Job], out: Path, at_once: int, nice: int, stop: Stop) -
             for worker in list(running):
                 gone = worker.process.poll() is not None  # before reading events, so that none is missed
                 yield from worker.events()
-                if not gone:
+                late = max_minutes is not None and time.monotonic() - worker.began > 60 * max_minutes
+                if not gone and not (late and not worker.latest.ended):
                     continue
+                if not gone:
+                    worker.process.kill()
                 worker.close()
                 running.remove(worker)
                 free.append(worker.core)
                 if worker.latest.ended:
+                    continue
+                if not gone:
+                    yield _late(worker, out, max_minutes)
                     continue
                 deaths[worker.job.name] += 1
                 if why is None and deaths[worker.job.name] <= RETRIES:
@@ -216,6 +233,12 @@ def _wait(running: list[_Worker]) -> None:
         for worker in running:
             selector.register(worker.stdout, selectors.EVENT_READ)
         selector.select(timeout=0.3)
+
+
+def _late(worker: _Worker, out: Path, max_minutes: float | None) -> Event:
+    sentence = f"it took longer than --max-minutes {max_minutes:g} and was killed"
+    record_failure(RunDirectory(out / worker.job.name), sentence)
+    return replace(worker.latest, status="failed", why=sentence)
 
 
 def _died(worker: _Worker, out: Path, why: str | None, times: int) -> Event:

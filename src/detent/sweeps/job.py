@@ -16,7 +16,7 @@ from detent.runs.directory import RunDirectory
 from detent.runs.execution import Execution, execute
 from detent.runs.run import Run
 from detent.runs.training import Record
-from detent.tasks import TASKS, find_task, import_module
+from detent.tasks import MAIN, TASKS, find_task, import_module
 
 REPORT_SECONDS = 0.5
 """Minimum time between two events of a run."""
@@ -54,6 +54,8 @@ class Job:
     imports: list[str]
     """Modules that register what the configuration names."""
     checkpoint_seconds: float
+    until: int | None = None
+    """Stop, resumable, after this many steps; None for all of them."""
 
     @property
     def steps(self) -> int:
@@ -63,12 +65,12 @@ class Job:
         return asdict(self)
 
 
-def job_of(name: str, run: Run, imports: Sequence[str], checkpoint_seconds: float) -> Job:
+def job_of(name: str, run: Run, imports: Sequence[str], checkpoint_seconds: float, until: int | None = None) -> Job:
     """A run as a job, with one thread for its environments and with the modules that it needs."""
     modules = dict.fromkeys([*imports, *_modules(run)])
     configuration = run.configuration
     configuration["options"]["threads"] = configuration["options"]["threads"] or 1
-    return Job(name, configuration, list(modules), checkpoint_seconds)
+    return Job(name, configuration, list(modules), checkpoint_seconds, until)
 
 
 def _modules(run: Run) -> Iterator[str]:
@@ -77,7 +79,8 @@ def _modules(run: Run) -> Iterator[str]:
     if run.task.suite == "user" and run.task.factory and task not in TASKS.names():
         module = task.partition(":")[0]
         try:
-            found = module == "__main__" or find_task(task).factory({})  # type: ignore[misc]
+            mine = getattr(run.task.factory({}), "__module__", None) == MAIN  # of a script, which is not run again
+            found = None if mine else find_task(task).factory({})  # type: ignore[misc]
         except BadInput:
             found = None
         if found is not run.task.factory({}):
@@ -105,15 +108,20 @@ def carry_out(job: Job, out: Path, report: Callable[[Event], None], stop: Callab
     def ended(status: str, why: str | None) -> Event:
         return Event(job.name, status, job.steps, latest.steps, latest.value, why)
 
+    def far_enough() -> str | None:
+        return f"{job.until:,} steps are enough for now" if job.until and latest.steps >= job.until else None
+
     try:
         for module in job.imports:
             import_module(module)
         run = Run.from_configuration(job.configuration, imports=None)  # from the sweep, not from a file
         links = directory.links() if directory.exists else []
         latest = Event(job.name, "running", job.steps, links[-1]["steps"] if links else 0)
+        if why := far_enough():
+            return ended("stopped", why)
         report(latest)
         reported = time.monotonic()
-        how = Execution(resume=True, checkpoint_seconds=job.checkpoint_seconds, stop=stop)
+        how = Execution(resume=True, checkpoint_seconds=job.checkpoint_seconds, stop=lambda: stop() or far_enough())
         for record in _records(run, out, how):
             latest = _event(job, record)
             if time.monotonic() - reported > REPORT_SECONDS:

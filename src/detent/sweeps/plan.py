@@ -13,21 +13,19 @@ head = "beta"                                   # whose keys override those abov
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import math
 import re
-import tomllib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from detent import package
-from detent.errors import BadInput, DetentError, NeedsImport, quoted
-from detent.files import Corrupt, beginning, read_json, write_json
+from detent.draws import KINDS, Draw
+from detent.errors import BadInput, DetentError, in_file, quoted
+from detent.files import Corrupt, beginning, read_json, read_toml, write_json
 from detent.options import flag, old_names, options_of, whole_number
 from detent.registry import nearest
 from detent.runs.directory import RunDirectory
@@ -54,7 +52,6 @@ DEFAULTS = {**Names._field_defaults, "head": None}
 """Defaults of the names; None for the head that fits the task."""
 OWN_KEYS = ("seeds", "draws", "draw_seed")
 """Keys of a sweep that are not options of a run: the number of seeds, of draws, and the seed of the draws."""
-LARGEST_FILE = 2**20
 Table = dict[str, Any]
 """Keys as in the file, with underscores, and values as in TOML or on the command line."""
 
@@ -129,40 +126,11 @@ def listed(runs: Mapping[str, Run], out: Path) -> Iterator[str]:
 # --- draws ---
 
 
-@dataclass(frozen=True)
-class Draw:
-    """A random variable: `uniform` or `log_uniform` between two bounds, or a `choice` among values.
-
-    The ith value of an option depends only on the seed of the draws, the option's name and i. So all heads and tasks of
-    a sweep get the same draws, and more draws leave the first ones unchanged.
-    """
-
-    kind: str
-    values: tuple[Any, ...]
-    whole: bool
-    """Whether the option is a whole number; both bounds are then possible."""
-
-    def value(self, seed: int, name: str, index: int) -> Any:
-        digest = hashlib.sha256(f"{seed}/{name}/{index}".encode()).digest()
-        u = (int.from_bytes(digest[:8], "big") >> 11) / 2**53  # in [0, 1)
-        if self.kind == "choice":
-            return self.values[int(u * len(self.values))]
-        low, high = (float(value) for value in self.values)
-        if self.kind == "log_uniform":
-            drawn = math.exp(math.log(low) + u * (math.log(high + self.whole) - math.log(low)))
-        else:
-            drawn = low + u * (high + self.whole - low)
-        # Six digits: a name must not depend on the last bit of a machine's logarithm.
-        return min(int(drawn), int(high)) if self.whole else float(f"{drawn:.6g}")
-
-
-DRAWS = ("uniform", "log_uniform", "choice")
-
-
-def _draw(key: str, kind: str, values: Any) -> Draw:
+def draw_of(key: str, kind: str, values: Any) -> Draw:
+    """How an option is drawn, if it can be drawn so."""
     whole = _kind(key) == "int"
-    if kind not in DRAWS:
-        raise BadInput(f"{flag(key)}: there is no distribution {quoted(kind)}; there are {', '.join(DRAWS)}.")
+    if kind not in KINDS:
+        raise BadInput(f"{flag(key)}: there is no distribution {quoted(kind)}; there are {', '.join(KINDS)}.")
     if kind == "choice":
         if not isinstance(values, list) or not values:
             raise BadInput(f"{flag(key)}: choice needs a list of values, not {quoted(values)}.")
@@ -217,8 +185,8 @@ def _axis(key: str, given: Any) -> Sequence[Any] | Draw:
     kind = _kind(key)
     if isinstance(given, dict) and kind != "dict":
         if len(given) != 1:
-            raise BadInput(f"{flag(key)} can be drawn by one of {', '.join(DRAWS)}, not by {quoted(given)}.")
-        return _draw(key, *next(iter(given.items())))
+            raise BadInput(f"{flag(key)} can be drawn by one of {', '.join(KINDS)}, not by {quoted(given)}.")
+        return draw_of(key, *next(iter(given.items())))
     # [64, 64] is one value of an option that is a list itself; [[64, 64], [32]] are two.
     one = not isinstance(given, list) or (kind == "tuple" and all(isinstance(part, int) for part in given))
     values = [given] if one else given
@@ -229,7 +197,7 @@ def _axis(key: str, given: Any) -> Sequence[Any] | Draw:
     if drawn:
         if len(values) > 1:
             raise BadInput(f"{flag(key)} can be drawn or have several values, not both: {quoted(values)}.")
-        return _draw(key, drawn[1].replace("-", "_"), [part for part in drawn[2].split(",") if part])
+        return draw_of(key, drawn[1].replace("-", "_"), [part for part in drawn[2].split(",") if part])
     if kind == "int":
         ranges = [_spread(key, value) for value in values]
         if len(ranges) == 1:
@@ -335,12 +303,12 @@ class Plan:
 
     def count(self) -> int:
         """The maximum number of runs, counted without making them; only `runs` drops duplicates."""
-        with _naming(self.file):
+        with in_file(self.file):
             return sum(grid.count() for grid in self.grids)
 
     def runs(self) -> list[Run]:
         """Every run once. Each is checked: its parts exist and fit together."""
-        with _naming(self.file):
+        with in_file(self.file):
             return list(by_name(itertools.chain.from_iterable(grid.runs() for grid in self.grids)).values())
 
 
@@ -366,20 +334,6 @@ def _names_in(out: Path, expected: Collection[str]) -> dict[str, str]:
     return found
 
 
-@contextmanager
-def _naming(file: str | None) -> Iterator[None]:
-    """Make errors in a file name the file, and its keys instead of flags."""
-    try:
-        yield
-    except NeedsImport:
-        raise
-    except BadInput as error:
-        if file is None:
-            raise
-        text = re.sub(r"(?<!\w)--([a-z][a-z-]*)", lambda found: found[1].replace("-", "_"), str(error))
-        raise BadInput(f"{file}: {text}") from error
-
-
 def plan_from_flags(flags: Table) -> Plan:
     """A grid from the command line: `{"task": ["Hopper-v5"], "learning_rate": ["log-uniform:1e-5,1e-2"], ...}`."""
     return Plan(_grids({}, [], flags))
@@ -391,25 +345,12 @@ def plan_from_file(path: str | Path, flags: Table | None = None, imports: Collec
     A task that the file names as module:factory is accepted only if its module is in `imports`, the modules that the
     user trusts.
     """
-    with _naming(str(path)):
-        shared = _read(Path(path))
+    with in_file(str(path)):
+        shared = read_toml(Path(path), "a sweep file")
         tables = shared.pop("grid", [])
         if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
             raise BadInput("grid must be a list of tables, each headed by [[grid]].")
         return Plan(_grids(shared, tables, flags or {}, imports), str(path))
-
-
-def _read(path: Path) -> Table:
-    try:
-        with open(path, "rb") as file:
-            data = file.read(LARGEST_FILE + 1)  # not by its size: a pipe or a device has none
-        if len(data) > LARGEST_FILE:
-            raise BadInput("a sweep file must be smaller than 1 MB.")
-        return tomllib.loads(data.decode())
-    except OSError as error:
-        raise BadInput(f"cannot be read: {error.strerror}.") from error
-    except (ValueError, RecursionError) as error:
-        raise BadInput(f"this is not valid TOML: {error}.") from error
 
 
 def _grids(shared: Table, tables: list[Table], flags: Table, imports: Collection[str] = ()) -> tuple[Grid, ...]:

@@ -10,12 +10,12 @@ from collections.abc import Iterator
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
-from detent.runs.progress import Patient, clock, rounded, short
+from detent.runs.progress import Patient, clock, fitted, rounded, short
 from detent.sweeps.job import Event
 
 
-def follow_sweep(events: Iterator[Event], total: int, steps: int) -> Iterator[Event]:
-    """Pass the events of a sweep of so many runs and steps on, showing how far it is: one line in all and one per run
+def follow_sweep(events: Iterator[Event], total: int, steps: int, title: str = "sweep") -> Iterator[Event]:
+    """Pass the events of a sweep of this many runs and steps on, showing how far it is: one line in all and one per run
     under way in a terminal, elsewhere a line per run that has ended."""
     tally, watched = _Tally(total, steps), Patient(sys.stderr)
     if sys.stderr is None or not sys.stderr.isatty():
@@ -32,7 +32,7 @@ def follow_sweep(events: Iterator[Event], total: int, steps: int) -> Iterator[Ev
         console=Console(file=watched),  # type: ignore[arg-type]
     )
     with bar:
-        whole = bar.add_task("sweep", total=steps, text=tally.summary())
+        whole = bar.add_task(title, total=steps, text=tally.summary())
         lines: dict[str, TaskID] = {}
         for event in events:
             tally.add(event)
@@ -40,7 +40,7 @@ def follow_sweep(events: Iterator[Event], total: int, steps: int) -> Iterator[Ev
                 bar.remove_task(lines.pop(event.name))
             elif not event.ended:
                 if event.name not in lines:
-                    lines[event.name] = bar.add_task(f"  {event.name}", total=event.total, text="")
+                    lines[event.name] = bar.add_task(f"  {fitted(event.name)}", total=event.total, text="")
                 bar.update(lines[event.name], completed=event.steps, total=event.total, text=_standing(event))
             if event.status in ("failed", "diverged") and not event.before:
                 bar.console.print(_ending(event), markup=False, highlight=False)

@@ -10,15 +10,15 @@ import functools
 import importlib
 import os
 import sys
-import traceback
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import gymnasium
 
 from detent.environments import ActionSpace, Environment, Wanted
-from detent.errors import BadInput, DetentError, NeedsImport
+from detent.errors import BadInput, DetentError, NeedsImport, one_line
 from detent.registry import Registry, nearest
 
 Factory = Callable[..., "gymnasium.Env[Any, Any]"]
@@ -98,9 +98,8 @@ def gymnasium_task(
     def make(wanted: Wanted) -> Environment:
         from detent.environments.host import Host
 
-        if (
-            wanted.options.get("render_mode") == "human"
-        ):  # a file may ask for it; without a display, it can end the process
+        # A file may ask for one; without a display, it can end the process.
+        if wanted.options.get("render_mode") == "human":
             raise BadInput(
                 f"{name} would open a window for every environment; leave render_mode out, and watch a policy with "
                 "`detent play --window`."
@@ -144,6 +143,26 @@ def envpool_task(
     return Task(name, suite, "envpool", make, replayable, size, actions=actions, envpool_id=task_id)
 
 
+def name_of(factory: Factory) -> str:
+    """`module:factory`, the name under which a callable is found again.
+
+    What a script defines is in a module `__main__`, which the next program has too; there, the module is the file's.
+    """
+    module = factory.__module__
+    return f"{_main_module() if module == MAIN else module}:{getattr(factory, '__qualname__', type(factory).__name__)}"
+
+
+def _main_module() -> str:
+    """The name under which the running script can be imported."""
+    main = sys.modules[MAIN]
+    spec = getattr(main, "__spec__", None)  # of `python -m`
+    name = spec.name.removesuffix(f".{MAIN}") if spec else Path(getattr(main, "__file__", None) or MAIN).stem
+    return name if all(part.isidentifier() for part in name.split(".")) else MAIN
+
+
+MAIN = "__main__"
+
+
 def find_task(name: str, imports: Collection[str] | None = None) -> Task:
     """The task of this name.
 
@@ -153,7 +172,7 @@ def find_task(name: str, imports: Collection[str] | None = None) -> Task:
     if name in TASKS.names():
         return TASKS.get(name)
     if ":" in name:
-        return gymnasium_task(name, _factory(name, imports), suite="user")
+        return gymnasium_task(name, _registered(name, imports) or _factory(name, imports), suite="user")
     env_id = name.removeprefix("gymnasium/")
     if env_id in gymnasium.registry:
         from detent.environments.host import make_factory
@@ -166,13 +185,31 @@ def find_task(name: str, imports: Collection[str] | None = None) -> Task:
     known = [*TASKS.names(), *gymnasium.registry]
     raise BadInput(
         f"There is no task named {name!r}.{nearest(name, known)} "
-        "See `detent tasks`; your own environment is given as module:factory."
+        "See `detent tasks`; your own environment is given as module:factory, and one that a module registers with "
+        "Gymnasium as module:ID, or by its id and --import MODULE."
     )
+
+
+def _registered(name: str, imports: Collection[str] | None) -> Factory | None:
+    """What makes Gymnasium's `module:ID`, an id that the module registers; None if there is no such id."""
+    module_name, _, env_id = name.partition(":")
+    if env_id.isidentifier() or (imports is not None and module_name not in imports):
+        return None  # an id has a version, which no callable's name has; and a file cannot have a module imported
+    import_module(module_name)
+    if env_id not in gymnasium.registry:
+        return None
+    from detent.environments.host import make_factory
+
+    return make_factory(env_id, {})
 
 
 def _factory(name: str, imports: Collection[str] | None) -> Factory:
     """The callable behind `module:factory`. What a file names is neither imported nor called on the file's word."""
     module_name, _, attribute = name.partition(":")
+    if imports is not None and module_name == MAIN:
+        raise BadInput(
+            f"The run was trained on {name!r}, which a script defined; say where it is now with --task module:factory."
+        )
     if imports is not None and module_name not in imports:
         if module_name.partition(".")[0] in sys.stdlib_module_names:
             raise BadInput(f"A file names {name!r} as the task: no environment is made there, and nothing was called.")
@@ -184,7 +221,10 @@ def _factory(name: str, imports: Collection[str] | None) -> Factory:
     import_module(module_name)
     factory = getattr(sys.modules[module_name], attribute, None) if attribute.isidentifier() else None
     if not callable(factory):
-        raise BadInput(f"The module {module_name!r} has no callable {attribute!r}; TASK can be module:factory.")
+        raise BadInput(
+            f"The module {module_name!r} has no callable {attribute!r} and registers no such environment; "
+            + ("TASK can be module:factory." if imports is None else "name the run's task with --task module:factory.")
+        )
     if imports is not None and not _makes_environments(factory, module_name):
         raise BadInput(
             f"A file names {name!r} as the task, and {attribute} is not {module_name}'s own: from a file, only an "
@@ -220,6 +260,4 @@ def import_module(name: str) -> None:
     except ImportError as error:
         raise BadInput(f"Cannot import the module {name!r}: {error}.") from error
     except (Exception, SystemExit) as error:
-        place = traceback.extract_tb(error.__traceback__)[-1]
-        what = " ".join(f"{type(error).__name__}: {error} ({place.filename}, line {place.lineno})".split())
-        raise BadInput(f"Cannot import the module {name!r}: {what}.") from error
+        raise BadInput(f"Cannot import the module {name!r}: {one_line(error)}.") from error

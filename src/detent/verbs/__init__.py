@@ -1,4 +1,4 @@
 """The verbs of the command line: one file for each, with the same name and `main(argv) -> exit code`.
 
-`flags` and `stopping` are what they share.
+`flags`, `stopping` and `trained` are what they share.
 """

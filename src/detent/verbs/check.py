@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import argparse
+import shlex
 import textwrap
 
 from detent.environments import checking
@@ -39,8 +41,16 @@ def main(argv: list[str]) -> int:
         "warning": "It can be used for training, with the limitations above.",
         "problem": "It cannot be used for training as it is.",
     }
-    print(verdict[worst] + (f" Train with: detent train {args.task}" if worst != "problem" else ""))
+    print(verdict[worst] + (f" Train with: {_command(args)}" if worst != "problem" else ""))
     return 1 if worst == "problem" else 0
+
+
+def _command(args: argparse.Namespace) -> str:
+    """The command that trains on what was checked."""
+    words = ["detent", "train", args.task]
+    if args.env_kwargs:
+        words += ["--env-kwargs", args.env_kwargs]
+    return shlex.join([*words, *(word for module in args.imports for word in ("--import", module))])
 
 
 def _wrapped(kind: str, sentence: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from detent.export import TARGETS, export, file_name
 from detent.policy import load
-from detent.verbs.flags import Parser, best_flag, file_path, location, policy_path
+from detent.verbs.flags import Parser, best_flag, file_path, location, mean_flag, policy_path
 
 
 def main(argv: list[str]) -> int:
@@ -13,7 +13,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--to", required=True, metavar="X", help=f"format: {', '.join(TARGETS)}")
     parser.add_argument("--out", type=location, metavar="FILE", help="file to write (default: beside the policy)")
     best_flag(parser)
-    parser.add_argument("--mean", action="store_true", help="export the expected action, not the most probable one")
+    mean_flag(parser)
     args = parser.parse_args(argv)
     source = policy_path(args.run, args.best)
     path = file_path(args.out, source.with_name(file_name(args.to)))

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
 from detent.errors import BadInput, quoted
-from detent.options import whole_number
+from detent.options import flag, name_here, whole_number
+
+DEBUG = "--debug"
+"""The flag that every verb has; the command line reads it itself."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -22,22 +26,49 @@ class Parser(argparse.ArgumentParser):
             formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(prog, max_help_position=32, width=80),
             **options,
         )
+        if options.get("add_help", True):
+            self.add_argument(DEBUG, action="store_true", help="show where an error arose, besides what it is")
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        for word in args or ():
-            name, _, value = word.partition("=")
+        words = list(args or ())
+        for i, word in enumerate(words):
+            name, equals, value = word.partition("=")
+            if name == "--":
+                break
             if name.startswith("--") and value == "--":  # which argparse makes an empty list of (until Python 3.13)
                 self.error(f"argument {name}: expected a value, not '--'")
-        return super().parse_known_args(args, namespace)
+            if name.startswith("--"):
+                words[i] = f"{name.replace('_', '-')}{equals}{value}"
+        return super().parse_known_args(words, namespace)
+
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        parsed, unknown = self.parse_known_args(args, namespace)
+        if unknown:
+            self._refuse(unknown[0])
+        return parsed
+
+    def _refuse(self, word: str) -> NoReturn:
+        """Refuse a word that the verb does not have, with the flag that may have been meant."""
+        from detent.registry import nearest  # here, so that `detent --help` is quick
+
+        name = word.partition("=")[0].removeprefix("--").replace("-", "_")
+        here = name_here(name) if word.startswith("--") else None
+        if here and flag(here[0]) in self._option_string_actions:
+            raise BadInput(here[1])
+        close = nearest(word.partition("=")[0], self._option_string_actions) if word.startswith("--") else ""
+        self.error(
+            f"unrecognized argument: {quoted(word)}.{close}" if close else f"unrecognized argument: {quoted(word)}"
+        )
 
     def error(self, message: str) -> NoReturn:
-        raise BadInput(f"{message[0].upper()}{message[1:]}; see `{self.prog} --help`.")
+        end = " See" if message.endswith("?") else "; see"
+        raise BadInput(f"{message[0].upper()}{message[1:]}{end} `{self.prog} --help`.")
 
 
 def parse(parser: Parser, argv: list[str]) -> argparse.Namespace:
     """Parse the flags, including --import, and import the modules that it names."""
     import_flag(parser)
-    args = parser.parse_args(argv)
+    args: argparse.Namespace = parser.parse_args(argv)
     import_modules(args.imports)
     return args
 
@@ -45,7 +76,7 @@ def parse(parser: Parser, argv: list[str]) -> argparse.Namespace:
 def import_flag(parser: Parser) -> None:
     parser.add_argument(
         "--import", dest="imports", action="append", default=[], metavar="MODULE",
-        help="import this module first, for heads, algorithms and tasks of your own; may be repeated",
+        help="import this module first, for heads, tasks, algorithms, trunks and critics of your own; repeatable",
     )  # fmt: skip
 
 
@@ -55,6 +86,14 @@ def import_modules(modules: Sequence[str]) -> None:
 
         for module in modules:
             import_module(module)
+
+
+def ask(fact: str, question: str, otherwise: str) -> None:
+    """Go on only if the user agrees, who has to be there to be asked."""
+    if not sys.stdin.isatty():
+        raise BadInput(f"{fact} If that is what you want, add --yes.")
+    if input(f"{fact} {question} [y/N] ").strip().lower() not in ("y", "yes"):
+        raise BadInput(otherwise)
 
 
 def location(text: str) -> str:
@@ -81,6 +120,16 @@ def positive_number(name: str, text: str | None) -> float | None:
     if not 0 < value < float("inf"):
         raise BadInput(f"{name} must be a number greater than 0, not {quoted(text)}.")
     return value
+
+
+def task_flag(parser: Parser) -> None:
+    parser.add_argument(
+        "--task", metavar="TASK", help="where the run's task is found, if its name there is not enough: module:factory"
+    )
+
+
+def mean_flag(parser: Any) -> None:
+    parser.add_argument("--mean", action="store_true", help="use the expected action, not the most probable one")
 
 
 def best_flag(parser: Parser) -> None:

@@ -12,8 +12,9 @@ from detent.options import whole_number
 from detent.paper.experiments import Experiment, experiments, find
 from detent.paper.measuring import measure
 from detent.paper.showing import show
-from detent.verbs.flags import Parser, location, parse
-from detent.verbs.sweep import MANY_RUNS, ask, carry_out, sweep_flags
+from detent.runs.presets import is_file
+from detent.verbs.flags import Parser, ask, location, parse
+from detent.verbs.sweep import MANY_RUNS, carry_out, sweep_flags
 
 PAPER_RUNS = os.path.join("runs", "paper")
 
@@ -71,6 +72,8 @@ def _run(argv: list[str]) -> int:
     args = parse(parser, argv)
     out = os.path.abspath(args.out)  # an environment may change the current directory
     found = find(args.name)
+    if any(is_file(preset) for preset in args.preset):
+        raise BadInput("`detent paper` runs presets that Detent has; to train with a preset file, use `detent sweep`.")
     code = 0
     for experiment in found:
         if experiment.measure:
@@ -81,7 +84,7 @@ def _run(argv: list[str]) -> int:
             seeds=args.seeds, draws=args.draws, tuning=args.tuning,
         )  # fmt: skip
         if len(runs) > MANY_RUNS and not args.yes and not args.dry_run:
-            ask(f"{experiment.name} has {len(runs):,} runs.")
+            ask(f"{experiment.name} has {len(runs):,} runs.", "Start?", "Nothing was started.")
         if experiment.alone:
             if args.ray or args.jobs not in (None, "1"):
                 raise BadInput(f"{experiment.name} measures time, so its runs need --jobs 1 and no --ray.")

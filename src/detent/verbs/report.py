@@ -11,6 +11,7 @@ from detent.errors import BadInput
 from detent.options import whole_number
 from detent.paper.printed import reference as papers_reference
 from detent.report.serving import Server, Watch
+from detent.report.studies import found_studies
 from detent.verbs.flags import Parser, location
 
 
@@ -39,7 +40,7 @@ def main(argv: list[str]) -> int:
         "--reference",
         type=location,
         metavar="FILE",
-        help="published numbers to show beside: paper, or a TOML file (docs/report.md)",
+        help="published numbers to show alongside: paper, or a TOML file (docs/report.md)",
     )
     parser.add_argument("--serve", action="store_true", help="serve a self-updating page, on this machine only")
     parser.add_argument("--port", metavar="N", default="8000", help="port for --serve; 0 for any (default: 8000)")
@@ -64,7 +65,7 @@ def main(argv: list[str]) -> int:
         print(f"{held:,} run{'s' * (held != 1)}: {os.path.abspath(args.compact)}")
     if args.out or not (args.figures or args.compact):
         out = args.out or "report.html"
-        report.write_page(runs, out, reference)
+        report.write_page(runs, out, reference, studies=found_studies(args.dirs))
         print(f"{len(runs):,} run{'s' * (len(runs) != 1)}: {os.path.abspath(out)}")
     for path in report.draw_figures(runs, args.figures) if args.figures else ():
         print(path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import shlex
 import sys
@@ -15,6 +16,8 @@ from detent.critics import CRITICS
 from detent.errors import BadInput, ClusterLost
 from detent.heads import HEADS
 from detent.options import flag, whole_number
+from detent.report.listing import listing
+from detent.report.loading import load_runs
 from detent.runs import run as c
 from detent.runs.presets import EARLIER, PRESETS
 from detent.runs.progress import say
@@ -22,7 +25,7 @@ from detent.sweeps import plan as sweeps
 from detent.sweeps.cores import sweep
 from detent.sweeps.progress import follow_sweep
 from detent.trunks import TRUNKS
-from detent.verbs.flags import Parser, import_flag, import_modules, location, positive_number
+from detent.verbs.flags import Parser, ask, import_flag, import_modules, location, positive_number
 from detent.verbs.stopping import Stop
 
 MANY_RUNS = 1_000
@@ -45,7 +48,7 @@ def main(argv: list[str]) -> int:
     if args.ray and args.ray.endswith(".toml"):
         raise BadInput(f"--ray {args.ray}: name the file first, as in `detent sweep {args.ray} --ray`.")
     if plan.count() > MANY_RUNS and not args.yes:
-        ask(f"This is a sweep of {plan.count():,} runs.")
+        ask(f"This is a sweep of {plan.count():,} runs.", "Start?", "Nothing was started.")
     return carry_out(plan.runs(), out, args, ["sweep", *argv])
 
 
@@ -56,10 +59,10 @@ def _parser() -> Parser:
         description="Train many policies, one single-threaded run per core. Finished runs are\n"
         "skipped and interrupted runs continue: repeat the command at any time.",
         epilog="Every option of `detent train` is a flag here too, with one or more values. An\n"
-        "option is ignored for heads and algorithms that do not have it. Values can be\n"
-        "ranges (--seed 0-4) or, with --draws, drawn at random: uniform:LOW,HIGH,\n"
-        "log-uniform:LOW,HIGH or choice:A,B,C. A file has the same keys, written with\n"
-        "underscores; flags override it. See docs/sweeps.md.\n\n"
+        "option applies to the heads, algorithms, trunks and critics that have it.\n"
+        "Values can be ranges (--seed 0-4) or, with --draws, drawn at random:\n"
+        "uniform:LOW,HIGH, log-uniform:LOW,HIGH or choice:A,B,C. A file has the same\n"
+        "keys, written with underscores; flags override it. See docs/sweeps.md.\n\n"
         "The exit code is 0 if every run finished or diverged, and 3 if some failed\n"
         "or the Ray cluster is gone.",
     )
@@ -71,7 +74,7 @@ def _parser() -> Parser:
         ("algo", ALGORITHMS.names(), c.DEFAULT_ALGO),
         ("trunk", TRUNKS.names(), c.DEFAULT_TRUNK),
         ("critic", CRITICS.names(), c.DEFAULT_CRITIC),
-        ("preset", [*PRESETS, *EARLIER], c.DEFAULT_PRESET),
+        ("preset", [*PRESETS, *EARLIER, "FILE.toml"], c.DEFAULT_PRESET),
     ):
         about = f"{', '.join(known)} (default: {default})" if known else "names (see `detent tasks`) or module:factory"
         what.add_argument(flag(name), nargs="+", metavar="X", help=about)
@@ -102,6 +105,7 @@ def sweep_flags(how: Any) -> None:
         help="run on the Ray cluster at this address (auto: this machine's; default: a new local one)",
     )  # fmt: skip
     how.add_argument("--checkpoint-minutes", metavar="X", default="1", help="minutes between checkpoints (default: 1)")
+    how.add_argument("--max-minutes", metavar="X", help="kill a run that takes longer than this, and mark it failed")
     how.add_argument("--dry-run", action="store_true", help="list the runs and exit")
     how.add_argument("--yes", action="store_true", help=f"do not ask, even for more than {MANY_RUNS:,} runs")
     how.add_argument("--quiet", action="store_true", help="show no progress")
@@ -123,7 +127,8 @@ def carry_out(planned: Sequence[c.Run], out: str, args: argparse.Namespace, comm
     stopped = Stop()
     events = sweep(
         list(runs.values()), out, jobs=jobs, ray=args.ray, nice=nice, imports=args.imports,
-        checkpoint_seconds=60 * (minutes or 1.0), stop=stopped.why,
+        checkpoint_seconds=60 * (minutes or 1.0), max_minutes=positive_number("--max-minutes", args.max_minutes),
+        stop=stopped.why,
     )  # fmt: skip
     if not args.quiet:
         events = follow_sweep(events, len(runs), total)
@@ -140,15 +145,17 @@ def carry_out(planned: Sequence[c.Run], out: str, args: argparse.Namespace, comm
     known = ("finished", "diverged", "failed", "stopped")
     counts = [f"{n} {kind}" for kind in known if (n := list(status.values()).count(kind))]
     waiting = len(runs) - len(status)
+    _print_table(out)
     say(f"{', '.join(counts + [f'{waiting} not started'] * bool(waiting))}; {out}")
     if stopped.signal is None:
+        say(f"For curves and comparisons: {shlex.join(['detent', 'report', out])}")
         return 3 if "failed" in status.values() else 0
     say(again)
     return 128 + stopped.signal
 
 
-def ask(question: str) -> None:
-    if not sys.stdin.isatty():
-        raise BadInput(f"{question} If that is what you want, add --yes.")
-    if input(f"{question} Start? [y/N] ").strip().lower() not in ("y", "yes"):
-        raise BadInput("Nothing was started.")
+def _print_table(out: str) -> None:
+    """The groups of a sweep with their means; nothing if there is no run to read."""
+    with contextlib.suppress(BadInput):
+        for line in listing(load_runs([out])):
+            say(line)

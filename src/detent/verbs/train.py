@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import math
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +13,7 @@ from typing import Any
 from detent.algorithms import ALGORITHMS
 from detent.critics import CRITICS
 from detent.errors import BadInput
+from detent.files import Corrupt
 from detent.heads import HEADS
 from detent.options import flag, options_of
 from detent.runs import loggers
@@ -22,7 +25,7 @@ from detent.runs.progress import follow, rounded, say
 from detent.runs.training import Record
 from detent.tasks import find_task
 from detent.trunks import TRUNKS
-from detent.verbs.flags import Parser, import_flag, import_modules, location, positive_number
+from detent.verbs.flags import Parser, ask, import_flag, import_modules, location, positive_number
 from detent.verbs.stopping import Stop
 
 
@@ -54,7 +57,21 @@ def main(argv: list[str]) -> int:
     run = c.Run(task, *_names(chosen)[1:], **options)
     out = os.path.join(here, args.out or os.path.join("runs", run.slug))
     init = os.path.join(here, args.init_from) if args.init_from else None
+    if args.overwrite and not args.yes:
+        _ask_to_overwrite(RunDirectory(out))
     return carry_out(run, out, args, resume=args.resume, init=init)
+
+
+def _ask_to_overwrite(directory: RunDirectory) -> None:
+    """Ask before a run is deleted, unless it has not made a step."""
+    if not (directory.exists and directory.begun):
+        return
+    steps = 0
+    with contextlib.suppress(Corrupt):
+        for record in directory.each_record():
+            steps = int(record["time/total_timesteps"] or 0)
+    told = f"a run of {steps:,} steps" if steps else "a run"
+    ask(f"{directory.path} holds {told}, which --overwrite deletes.", "Delete it?", "Nothing was deleted.")
 
 
 def _names(chosen: argparse.Namespace) -> c.Names:
@@ -78,6 +95,10 @@ def _parser(chosen: argparse.Namespace) -> Parser:
     where = parser.add_argument_group("the run directory")
     where.add_argument("--out", type=location, help="the run directory (default: runs/<task>-<algo>-<head>-<seed>)")
     where.add_argument("--resume", action="store_true", help="continue the run in --out, if there is one")
+    where.add_argument(
+        "--overwrite", action="store_true", help="delete the run in --out, if there is one, after asking"
+    )
+    where.add_argument("--yes", action="store_true", help="with --overwrite, do not ask")
     where.add_argument("--init-from", type=location, metavar="RUN", help="start from the parameters of another run")
     execution_flags(where)
     preset, names = c.preset_values(_names(chosen)), _names(chosen)
@@ -111,7 +132,7 @@ def _shown(default: Any) -> str:
 
 def preset_help() -> str:
     earlier = f"; as they were in earlier versions: {', '.join(EARLIER)}"
-    return f"settings: {', '.join(PRESETS)} (default: {c.DEFAULT_PRESET}){earlier}"
+    return f"settings: {', '.join(PRESETS)} or FILE.toml (default: {c.DEFAULT_PRESET}){earlier}"
 
 
 def execution_flags(group: Any) -> None:
@@ -138,6 +159,7 @@ def carry_out(run: c.Run, out: str, args: argparse.Namespace, resume: bool, init
     stopped = Stop()
     how = Execution(
         resume=resume,
+        overwrite=getattr(args, "overwrite", False),
         max_minutes=positive_number("--max-minutes", args.max_minutes),
         checkpoint_seconds=60 * (positive_number("--checkpoint-minutes", args.checkpoint_minutes) or 1.0),
         keep_all=args.keep == "all",
@@ -158,6 +180,20 @@ def carry_out(run: c.Run, out: str, args: argparse.Namespace, resume: bool, init
     return _print_end(RunDirectory(out), last, stopped.signal)
 
 
+FEW = 10
+"""Records with returns, of which fewer say nothing about a run."""
+
+
+def _never_moved(directory: RunDirectory) -> bool:
+    """Whether the mean return of a run is the same in all of its records."""
+    lowest, highest, count = math.inf, -math.inf, 0
+    for record in directory.each_record():
+        value = record.get("rollout/ep_rew_mean")
+        if value is not None:
+            lowest, highest, count = min(lowest, value), max(highest, value), count + 1
+    return count >= FEW and lowest == highest
+
+
 def _print_end(directory: RunDirectory, last: Record | None, caught: int | None) -> int:
     """Print how the run ended, and return the exit code."""
     status = directory.status()
@@ -168,6 +204,11 @@ def _print_end(directory: RunDirectory, last: Record | None, caught: int | None)
     result = "no episode has ended" if value is None else f"mean return of the last 100 episodes {rounded(value)}"
     say(f"{status} after {int(last['time/total_timesteps'] or 0):,} steps: {result}; {directory.path}")
     if status == "finished":
+        if _never_moved(directory):
+            say(
+                "The return was the same from beginning to end: the policy met no reward that depends on what it does. "
+                "A larger --initial-std tries more, and a reward that tells how near success is teaches more."
+            )
         return 0
     say(f"Continue with: detent resume {directory.path}")
     return 3 if caught is None else 128 + caught

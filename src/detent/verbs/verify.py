@@ -7,7 +7,7 @@ import os
 from detent.options import whole_number
 from detent.runs import verification as v
 from detent.runs.directory import RunDirectory
-from detent.verbs.flags import Parser, location, parse
+from detent.verbs.flags import Parser, location, parse, task_flag
 
 
 def main(argv: list[str]) -> int:
@@ -22,6 +22,7 @@ def main(argv: list[str]) -> int:
     which.add_argument("--sample", metavar="M", help="this many stretches, chosen at random")
     which.add_argument("--all", action="store_true", help="the whole run")
     parser.add_argument("--seed", metavar="N", default="0", help="seed of the choice (default: 0)")
+    task_flag(parser)
     args = parse(parser, argv)
     link = None if args.link is None else whole_number("--link", args.link, 1)
     sample = None if args.sample is None else whole_number("--sample", args.sample, 1)
@@ -29,7 +30,7 @@ def main(argv: list[str]) -> int:
 
     os.environ.setdefault("NPROC", "1")  # as in training
     directory = RunDirectory(args.run)
-    run = directory.run(args.imports)
+    run = directory.run(args.imports, args.task)
     found = v.stretches(directory, run)
     elsewhere = v.foreign(directory)
     if elsewhere:

@@ -260,10 +260,11 @@
     return made;
   }
 
-  let panels = [];
+  let panels = [], studyPanels = [];
+  const allPanels = () => [...panels, ...studyPanels];
   const seen = "IntersectionObserver" in window ? new IntersectionObserver(entries => {
     for (const entry of entries) {
-      const panel = panels.find(p => p.canvas === entry.target);
+      const panel = allPanels().find(p => p.canvas === entry.target);
       if (panel) { panel.visible = entry.isIntersecting; if (panel.visible) drawPanel(panel); }
     }
   }, { rootMargin: "300px" }) : null;
@@ -304,27 +305,30 @@
     for (const p of panels) seen?.unobserve(p.canvas);
     const tasks = [...new Set(runs.map(r => r.task))].sort();
     panels = tasks.map(task => {
-      const canvas = h("canvas", { tabindex: 0, role: "img", "aria-label": `Learning curves of ${task}; arrow keys read values` });
-      const readout = h("div", { class: "readout", hidden: true, "aria-live": "polite" });
       const own = runs.filter(r => r.task === task);
-      const panel = { task, canvas, readout, runs: own, cursor: null, visible: !seen };
-      canvas.addEventListener("pointermove", e => point(panel, e.offsetX));
-      canvas.addEventListener("pointerleave", () => point(panel, null));
-      canvas.addEventListener("blur", () => point(panel, null));
-      canvas.addEventListener("keydown", e => {
-        const by = { ArrowLeft: -2, ArrowRight: 2, Home: -GRID, End: GRID }[e.key];
-        if (!by || !panel.map) return;
-        e.preventDefault();
-        move(panel, Math.max(0, Math.min(GRID, (panel.cursor ?? GRID / 2) + by)));
-      });
-      panel.figure = h("figure", {}, h("figcaption", {}, task, h("span", {}, ` · return · ${count(own.length, "run")}`)), canvas, readout);
-      return panel;
+      return newPanel(task, own, h("span", {}, ` · return · ${count(own.length, "run")}`));
     });
     $("panels").className = tasks.length === 1 ? "grid one" : "grid";
     $("panels").replaceChildren(...(tasks.length ? panels.map(p => p.figure) : [h("p", { class: "empty" }, "No run that passes the filters has a return yet.")]));
     for (const p of panels) if (seen) seen.observe(p.canvas); else drawPanel(p);
   }
-  function redraw() { for (const p of panels) if (p.visible) drawPanel(p); }
+  function newPanel(task, runs, about) {
+    const canvas = h("canvas", { tabindex: 0, role: "img", "aria-label": `Learning curves of ${task}; arrow keys read values` });
+    const readout = h("div", { class: "readout", hidden: true, "aria-live": "polite" });
+    const panel = { task, canvas, readout, runs, cursor: null, visible: !seen };
+    canvas.addEventListener("pointermove", e => point(panel, e.offsetX));
+    canvas.addEventListener("pointerleave", () => point(panel, null));
+    canvas.addEventListener("blur", () => point(panel, null));
+    canvas.addEventListener("keydown", e => {
+      const by = { ArrowLeft: -2, ArrowRight: 2, Home: -GRID, End: GRID }[e.key];
+      if (!by || !panel.map) return;
+      e.preventDefault();
+      move(panel, Math.max(0, Math.min(GRID, (panel.cursor ?? GRID / 2) + by)));
+    });
+    panel.figure = h("figure", {}, h("figcaption", {}, task, about), canvas, readout);
+    return panel;
+  }
+  function redraw() { for (const p of allPanels()) if (p.visible) drawPanel(p); }
 
   function drawPanel(panel) {
     const s = surface(panel.canvas);
@@ -458,9 +462,9 @@
   }
   function drawComparison() {
     const c = D.comparison;
-    if (!c.heads.includes(state.baseline)) state.baseline = c.heads.includes("gaussian") ? "gaussian" : c.heads[0] ?? null;
+    if (!c.baselines.includes(state.baseline)) state.baseline = c.baselines.includes("gaussian") ? "gaussian" : c.baselines[0] ?? null;
     $("comparison-controls").replaceChildren(
-      select("baseline", "Baseline head", c.heads.map(head => [head, head]), drawComparison),
+      select("baseline", "Baseline", c.baselines.map(label => [label, label]), drawComparison),
     );
     const fits = row => { const v = D.variants[row.variant]; return (!state.algo || v.algo === state.algo) && (!state.preset || v.preset === state.preset); };
     const shown = c.rows.filter(row => fits(row) && (!state.task || row.task === state.task) && (!state.head || D.variants[row.variant].head === state.head));
@@ -470,7 +474,7 @@
       const rows = shown.filter(row => row.task === task), ends = rows.flatMap(row => row.iqm).filter(Number.isFinite);
       body.push(h("tr", { class: "task" }, h("td", { colspan: printed ? 9 : 8 }, task)));
       for (const row of rows) {
-        const v = D.variants[row.variant], base = v.head === state.baseline;
+        const v = D.variants[row.variant], base = row.own.includes(state.baseline);
         const [mean, sd] = values(row.mean, row.sd);
         body.push(h("tr", {},
           h("td", {}, swatch(v), v.label), h("td", {}, statuses(row)),
@@ -503,7 +507,7 @@
         h("div", { class: "scroll" }, h("table", {}, h("thead", {}, h("tr", {}, ["Policy", "Runs", "IQM", "", `Minus ${state.baseline}`, "Verdict", "P(better), %"].map((t, i) => h("th", { class: [2, 4, 6].includes(i) ? "n" : null }, t)))),
           h("tbody", {}, rows.map(row => {
             const v = D.variants[row.variant];
-            return h("tr", {}, h("td", {}, swatch(v), v.label), h("td", {}, String(row.runs)), h("td", { class: "n" }, within(row.iqm)), h("td", {}, forest(row.iqm, 0, 1, v)), ...against(row.versus[state.baseline], v.head === state.baseline));
+            return h("tr", {}, h("td", {}, swatch(v), v.label), h("td", {}, String(row.runs)), h("td", { class: "n" }, within(row.iqm)), h("td", {}, forest(row.iqm, 0, 1, v)), ...against(row.versus[state.baseline], row.own.includes(state.baseline)));
           })))),
         h("figure", { style: "max-width: 640px; margin-top: .6rem" }, canvas));
       profiles.set(canvas, rows);
@@ -683,6 +687,56 @@
       h("b", {}, "Versions"), pairs(about.versions), h("b", {}, "Machine"), pairs(about.machine))));
   }
 
+  // --- Tuning ---
+
+  const TRIALS = 20;
+  const signed = x => (x > 0 ? "+" : "") + thousandth.format(x);
+  function trialTable(s) {
+    const name = key => key.replaceAll("_", " ");
+    const rank = t => t.score ?? (t.halfway ?? -1e30) - 1e30;
+    const all = [...s.trials].sort((a, b) => rank(b) - rank(a) || a.number - b.number);
+    const shown = s.open ? all : all.slice(0, TRIALS);
+    const row = t => h("tr", {}, h("td", { class: "n" }, String(t.number)),
+      h("td", { class: "n" }, t.score != null ? signed(t.score) : h("span", { class: t.state === "failed" ? "bad" : "range", title: t.why }, t.state)),
+      ...(t.number ? s.options.map(o => h("td", { class: "n" }, String(t.values[o] ?? "–"))) : [h("td", { colspan: s.options.length, class: "range" }, "the default settings")]));
+    return [h("div", { class: "scroll" }, h("table", { class: "trials" }, h("thead", {}, h("tr", {}, ["trial", "score", ...s.options.map(name)].map(text => h("th", { class: "n" }, text)))), h("tbody", {}, shown.map(row)))),
+      shown.length < all.length ? h("button", { type: "button", onclick: () => { s.open = true; drawStudies(); } }, `Show all ${whole.format(all.length)} trials`) : null];
+  }
+  function importanceTable(s) {
+    const most = Math.max(...Object.values(s.importances), 1e-9);
+    const bar = x => { const svg = shape("svg", { width: 100, height: 12, "aria-hidden": "true" }); svg.append(shape("rect", { y: 1, height: 10, width: 100 * x / most, fill: "var(--focus)" })); return svg; };
+    return h("table", { class: "importances" }, h("tbody", {}, Object.entries(s.importances).sort((a, b) => b[1] - a[1]).map(([option, x]) =>
+      h("tr", {}, h("td", {}, option.replaceAll("_", " ")), h("td", {}, bar(x)), h("td", { class: "n" }, `${whole.format(100 * x)}%`)))));
+  }
+  function freshTable(s) {
+    const f = s.fresh, own = s.trials.find(t => t.number === s.best)?.score;
+    if (!f.trial) return h("p", {}, "No trial scored higher than the default settings.");
+    return [h("div", { class: "scroll" }, h("table", { class: "fresh" }, h("thead", {}, h("tr", {}, ["task", "default (IQM)", "best (IQM)", "difference of means", ""].map(text => h("th", {}, text)))),
+      h("tbody", {}, f.tasks.map(t => h("tr", {}, h("td", {}, t.task), h("td", {}, within(t.default)), h("td", {}, within(t.best)), h("td", {}, within(t.difference)), h("td", {}, verdict(t, false))))))),
+      h("p", { class: "note" }, `The winner's own score, ${signed(own)}, flatters: it won because it was the highest. On fresh seeds it scores higher than the default settings by `, within(f.score), ".")];
+  }
+  function drawStudies() {
+    for (const p of studyPanels) seen?.unobserve(p.canvas);
+    studyPanels = [];
+    $("tuning").hidden = !D.studies.length;
+    $("studies").replaceChildren(...D.studies.flatMap(s => {
+      if (s.why) return [h("h3", {}, s.name), h("p", { class: "bad" }, s.why)];
+      const own = s.tasks.map(task => newPanel(task, s.curves.flatMap(c => c.runs.map(i => D.runs[i])).filter(r => r.task === task && r.curve),
+        h("span", {}, " · return", s.curves.filter(c => c.runs.length).map(c => [" · ", swatch(variant(D.runs[c.runs[0]])), ` ${c.label}`]).flat())));
+      studyPanels.push(...own);
+      return [
+        h("h3", {}, `${s.name}: ${s.algo}, ${s.head}, ${s.tasks.join(", ")}`),
+        h("p", { class: "note" }, `${whole.format(s.trials.filter(t => t.number).length)} of ${count(s.asked, "trial")}, ${count(s.seeds, "seed")} each. The score of a trial is 0 for the default settings, and 1 is about the distance between their lowest and their highest return.`),
+        s.flags ? h("p", {}, "Best: ", h("code", {}, s.flags)) : null,
+        h("h3", {}, "What was tried"), ...trialTable(s),
+        h("h3", {}, "What mattered"), s.importances ? importanceTable(s) : h("p", { class: "note" }, "Twenty finished trials are needed to tell."),
+        h("h3", {}, "The best trial's curve"), h("div", { class: own.length === 1 ? "grid one" : "grid" }, own.map(p => p.figure)),
+        h("h3", {}, "On fresh seeds"), ...(s.fresh ? [freshTable(s)].flat() : [h("p", { class: "note" }, "Not checked yet.")]),
+      ].filter(e => e);
+    }));
+    for (const p of studyPanels) if (seen) seen.observe(p.canvas); else drawPanel(p);
+  }
+
   // --- Everything ---
 
   function drawHeader() {
@@ -693,7 +747,7 @@
     $("about").replaceChildren(`${count(D.runs.length, "run")} (${counts}), as of ${new Date(D.generated * 1000).toLocaleString("sv-SE")}`,
       D.live ? h("span", { id: "live" }, "; updates automatically") : "");
   }
-  function drawAll() { drawCurves(); drawComparison(); drawPolicyControls(); drawRuns(); }
+  function drawAll() { drawStudies(); drawCurves(); drawComparison(); drawPolicyControls(); drawRuns(); }
   function start() { drawHeader(); drawFilters(); drawCurveControls(); drawAll(); }
 
   async function follow() {

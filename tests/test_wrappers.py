@@ -13,7 +13,7 @@ from gymnasium.spaces import Box, Discrete, MultiDiscrete
 from gymnasium.utils.env_checker import check_env
 
 from detent.errors import BadInput
-from detent.gymnasium import DiscretizeActions
+from detent.wrappers import DiscretizeActions
 
 
 class Echo(gymnasium.Env):
@@ -143,6 +143,6 @@ def test_refuses_an_action_that_is_no_index(action):
 
 
 def test_needs_neither_jax_nor_torch():
-    code = "import sys, detent.gymnasium; print({'jax', 'torch', 'envpool'} & set(sys.modules))"
+    code = "import sys, detent.wrappers; print({'jax', 'torch', 'envpool'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
