@@ -414,7 +414,7 @@ out = sys.argv[1]
 
 {}
 """
-QUICKLY_LEFT = ("an exception in a function", "a log on a full disk", "a break, and the records kept")
+QUICKLY_LEFT = ("an exception in a function", "a log on a full disk", "a copy of the process")
 LEFT = {
     "an exception in a function": """
 def main():
@@ -468,6 +468,17 @@ def train():
         if number == 3:
             raise RuntimeError("mine")
 threading.Thread(target=train).start()""",
+    "a copy of the process": """
+import os
+records = detent.train(run, out)
+for _ in range(3):
+    next(records)
+copy = os.fork()
+if copy == 0:
+    sys.exit()  # which is not the end of the run
+os.waitpid(copy, 0)  # JAX may crash there
+assert '"running"' in open(out + "/status.json").read()
+next(records)""",
 }
 
 

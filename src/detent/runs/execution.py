@@ -158,7 +158,7 @@ def _watched(
     run: Run, directory: RunDirectory, how: Execution, start: Snapshot | None
 ) -> Generator[Record, None, None]:
     """The records, with the directory kept consistent with them whatever happens: this is the boundary of a run."""
-    began = time.monotonic()
+    began, owner = time.monotonic(), os.getpid()
     saved = began if start else -math.inf  # the first record is followed by a checkpoint, which is always kept
     iteration, steps = (int(start.meta["iteration"]), int(start.meta["steps"])) if start else (0, 0)
     best = max(
@@ -194,8 +194,9 @@ def _watched(
         checkpoint()
         directory.write_status("finished")
     except GeneratorExit:
-        checkpoint()
-        directory.write_status("stopped", "the caller stopped asking for records")
+        if os.getpid() == owner:  # in a copy of the process (`os.fork`), JAX would hang, and the run is not its own
+            checkpoint()
+            directory.write_status("stopped", "the caller stopped asking for records")
         raise
     except KeyboardInterrupt:
         directory.write_status("stopped", "interrupted")
