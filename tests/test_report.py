@@ -214,14 +214,17 @@ def test_a_copied_run_is_not_counted_twice(tmp_path):
     assert row.statuses == {"finished": 2, "copy": 1}
 
 
-def test_a_baseline_has_the_same_options(tmp_path):
+def two_heads_and_two_rates(place):
+    """The comparison of runs whose return depends on the learning rate and the seed, but not on the head."""
     for rate in (1e-4, 3e-4):
         for head in ("gaussian", "ordinal"):
             for seed in (0, 1):
-                write_run(
-                    tmp_path / f"{head}{rate}{seed}", [1e6 * rate + seed], head=head, seed=seed, learning_rate=rate
-                )
-    found = report.comparison(report.load_runs([tmp_path]))
+                write_run(place / f"{head}{rate}{seed}", [1e6 * rate + seed], head=head, seed=seed, learning_rate=rate)
+    return report.comparison(report.load_runs([place]))
+
+
+def test_a_baseline_has_the_same_options(tmp_path):
+    found = two_heads_and_two_rates(tmp_path)
     for row in found.rows:
         (head,) = {"gaussian", "ordinal"} - {row.variant.head}
         assert row.versus[head].difference.value == 0.0
@@ -229,13 +232,7 @@ def test_a_baseline_has_the_same_options(tmp_path):
 
 
 def test_a_baseline_can_be_a_value_of_any_option(tmp_path):
-    for rate in (1e-4, 3e-4):
-        for head in ("gaussian", "ordinal"):
-            for seed in (0, 1):
-                write_run(
-                    tmp_path / f"{head}{rate}{seed}", [1e6 * rate + seed], head=head, seed=seed, learning_rate=rate
-                )
-    found = report.comparison(report.load_runs([tmp_path]))
+    found = two_heads_and_two_rates(tmp_path)
     low, high = "learning_rate=0.0001", "learning_rate=0.0003"
     assert [baseline.label for baseline in found.baselines] == ["gaussian", "ordinal", low, high]
     for row in found.rows:
